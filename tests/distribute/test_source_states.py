@@ -313,10 +313,17 @@ def test_streams_that_end_at_once():
     assert [] == list(dataset)
 
 
-@pytest.mark.parametrize("stops", [[3, 1, 9], [4, 1, 1, 9], [1] * 9])
-def test_a_loader_with_processes_is_restarted_before_all_of_them_have_yielded(stops):
-    """Its own state, then, has forgotten where some of them are."""
-    make, one = BATCHES["StatefulDataLoader, 2 processes"], tdi.OneDeviceStrategy("cpu")
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("stops", [[3, 1, 9], [4, 2, 9], [1] * 9])
+def test_a_loader_with_processes_is_restarted_before_all_of_them_have_yielded(stops, every):
+    """Its own state, then, has forgotten where some of them are, or is of no new place at all."""
+    one = tdi.OneDeviceStrategy("cpu")
+
+    def make():
+        return StatefulDataLoader(
+            Shuffled(), batch_size=4, num_workers=2, snapshot_every_n_steps=every
+        )
+
     whole = [step.tolist() for step in one.distribute_dataset(make())]
     found, state = [], None
     for count in stops:

@@ -48,6 +48,9 @@ def count_blind(source: Any) -> int:
     """How many items of a source that was loaded must have come before its next state is true.
 
     A StatefulDataLoader forgets the state of each of its processes that has yielded nothing since
-    it was loaded, and would start that one from the beginning. They take turns.
+    it was loaded, and would start that one from the beginning. They take turns. And where it notes
+    states now and then, it first tells the one that was noted before any process had begun to run.
     """
-    return source.num_workers if loads_late(source) else 0
+    if not loads_late(source) or not source.num_workers:
+        return 0
+    return int(source.num_workers + getattr(source, "snapshot_every_n_steps", 1) - 1)
