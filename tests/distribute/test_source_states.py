@@ -311,26 +311,3 @@ def test_streams_that_end_at_once():
     assert [[], [], []] == [list(dataset) for _ in range(3)]
     dataset.load_state_dict(dataset.state_dict())
     assert [] == list(dataset)
-
-
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("stops", [[3, 1, 9], [4, 2, 9], [1] * 9])
-def test_a_loader_with_processes_is_restarted_before_all_of_them_have_yielded(stops, every):
-    """Its own state, then, has forgotten where some of them are, or is of no new place at all."""
-    one = tdi.OneDeviceStrategy("cpu")
-
-    def make():
-        return StatefulDataLoader(
-            Shuffled(), batch_size=4, num_workers=2, snapshot_every_n_steps=every
-        )
-
-    whole = [step.tolist() for step in one.distribute_dataset(make())]
-    found, state = [], None
-    for count in stops:
-        dataset = one.distribute_dataset(make())
-        if state is not None:
-            dataset.load_state_dict(json.loads(state))
-        with iter(dataset) as steps:
-            found += [step.tolist() for step in itertools.islice(steps, count)]
-            state = json.dumps(dataset.state_dict())
-    assert whole[: sum(stops)] == found

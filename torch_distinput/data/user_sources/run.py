@@ -290,17 +290,17 @@ class SourceRun:
 
     def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
         source = self._source
-        self._history.is_new, self._num_blind = False, 0
+        self._history.is_new = False
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
         states = split_states(state)
         if has_state(source) and states:
             iterator = load_and_start(source, unpack_state(states[0]))
-            self._num_blind = count_blind(source)
         else:
             if is_node(source):
                 source.reset()
             iterator = start_source(source)
+        self._num_blind = count_blind(source)
         self._holders = find_holders(source, iterator)
         if state is not None:
             self._history.last_states.append(state)
