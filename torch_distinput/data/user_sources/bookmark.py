@@ -21,7 +21,7 @@ from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
-from torch_distinput.data.user_sources.stages import find_stages, has_exact_state
+from torch_distinput.data.user_sources.stages import find_stages, has_exact_state, renew_stages
 from torch_distinput.data.user_sources.states import pack_state, unpack_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.progress.place import Place, Start
@@ -47,6 +47,7 @@ class BookmarkedRun:
     def __init__(self, source: Any, start: Start, *, epoch: int | None) -> None:
         """Start a copy of a stream, from its beginning or from a :meth:`place`."""
         own = source.shard(num_shards=1, index=0)  # its stages keep where they are
+        renew_stages(own)
         own.set_epoch(epoch or 0)
         told = {pack_state(own.state_dict())}
         if start is not None:

@@ -40,6 +40,7 @@ from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
+from torch_distinput.data.user_sources.stages import renew_stages
 from torch_distinput.data.user_sources.start_from_state import (
     count_blind,
     load_again,
@@ -290,6 +291,7 @@ class SourceRun:
 
     def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
         source = self._source
+        renew_stages(source)
         self._history.is_new = False
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()

@@ -14,6 +14,7 @@ public, so classes go by their names, and a stage that is not listed here has ne
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import sys
@@ -21,10 +22,12 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
 
-from torch_distinput.data.user_sources.parts import deals_shards
+from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 
 _log = logging.getLogger(__name__)
 _INNER = ("ex_iterable", "ex_iterables")
+_KEPT = "_torch_distinput_stages"
+"""An attribute of a stream: its last stage as it was when it began first, and the copy in use."""
 _EXACT_RELEASES = ("5.2",)
 """Releases of ``datasets`` whose states were tested at every example."""
 
@@ -49,7 +52,7 @@ _EXACT = _SINGLE | {
 
 def find_stages(stream: Any) -> Iterator[Any]:
     """Yield the stages of a Hugging Face stream, the last one first; none of other sources."""
-    waiting = [getattr(stream, "_ex_iterable", None)]
+    waiting = [last_stage(stream)]
     while waiting:
         stage = waiting.pop()
         if stage is None:
@@ -58,6 +61,37 @@ def find_stages(stream: Any) -> Iterator[Any]:
         for name in _INNER:
             inner = getattr(stage, name, None)
             waiting += inner if isinstance(inner, (list, tuple)) else [inner]
+
+
+def last_stage(stream: Any) -> Any:
+    """The last stage of a Hugging Face stream, as it was when it began first; else None."""
+    stage = getattr(stream, "_ex_iterable", None)
+    kept, own = getattr(stream, _KEPT, (None, None))
+    return kept if stage is own and kept is not None else stage
+
+
+def renew_stages(source: Any) -> None:
+    """Give the Hugging Face streams in a source their stages as they were when it began first.
+
+    A stream shifts the seeds of its stages by the epoch when it begins. It does so to copies, but,
+    up to datasets 4.7, not behind a ``take`` or ``skip``: there the order of an epoch would depend
+    on those before it.
+    """
+    for part in parts_of(source):
+        if (kept := last_stage(part)) is not None:
+            part._ex_iterable = own = _copy_stages(kept)  # noqa: SLF001 - it has no public name
+            setattr(part, _KEPT, (kept, own))
+
+
+def _copy_stages(stage: Any) -> Any:
+    own = copy.copy(stage)
+    for name in _INNER:
+        inner = getattr(own, name, None)
+        if isinstance(inner, (list, tuple)):
+            setattr(own, name, [_copy_stages(each) for each in inner])
+        elif inner is not None:
+            setattr(own, name, _copy_stages(inner))
+    return own
 
 
 def has_exact_state(source: Any) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.user_sources import web_pipelines
 from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.stages import last_stage
 
 _MOST = 4096
 """Values of one stage that are looked at."""
@@ -27,7 +28,7 @@ _INNER = ("ex_iterable", "ex_iterables")
 
 def settings_of(source: Any) -> str:
     """A digest of the settings of the stages of a stream; empty for other sources."""
-    stages = [part._ex_iterable for part in parts_of(source) if hasattr(part, "_ex_iterable")]  # noqa: SLF001
+    stages = [stage for part in parts_of(source) if (stage := last_stage(part)) is not None]
     told = [said for stage in stages for said in _stages(stage)]
     told += [said for stage in web_pipelines.pipeline_stages(source) for said in _web_stage(stage)]
     if not told:
