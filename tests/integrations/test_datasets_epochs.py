@@ -1,4 +1,4 @@
-"""Streams of datasets 4.7, which shift their seeds in place: epochs do not depend on those before."""
+"""Streams of datasets 4.7 shift their seeds in place: epochs do not depend on those before."""
 
 from __future__ import annotations
 

@@ -150,6 +150,7 @@ def test_columns_choose_and_fix_types(parser):
         ([{"a": 1}], {"a": torch.bool}, "fit torch.bool, got 1"),
         ([{"a": 1}], {"a": str}, "fit str, got 1"),
         ([{"a": 1}, {"a": [2]}], {"a": torch.int64}, r"fit torch.int64, got \[2\]"),
+        ([{"a": 0.5}], {"a": (torch.int64, ...)}, "fit torch.int64, got 0.5"),
         ([{"a": "1"}], {"a": torch.int64}, "fit torch.int64, got '1'"),
         ([{"a": 1}, {"a": 2}], ["b"], r"Expected column 'b'.* there are \['a'\]"),
         ([{}, {}], None, "objects with something in them"),

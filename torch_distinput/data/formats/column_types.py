@@ -119,8 +119,8 @@ def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
             return found
     if dtype is not None:
         odd = [value for value in values if not _is_number(value)]
-        kind = int if ragged else list
-        raise _unfit(name, dtype, (odd or [value for value in values if type(value) is kind])[0])
+        odd = odd or [value for value in values if isinstance(value, list) is not ragged]
+        raise _unfit(name, dtype, odd[0])
     if len(kinds) > 1:
         _say_mixed(name, ", ".join(sorted(kind.__name__ for kind in kinds)))
     return _objects(values)
