@@ -125,6 +125,15 @@ class TestAnAccelerator:
         assert (dtype, tensor.shape) == (moved.dtype, moved.shape)
         assert torch.equal(tensor.view(torch.uint8), self.copied[0].view(torch.uint8))
 
+    @pytest.mark.parametrize("rows", [0, 3])
+    def test_graphs_stay_behind(self, ring, monkeypatch, rows):
+        """Of what is staged, of what is read in place, and of no rows."""
+        leaf = torch.ones(rows, requires_grad=True) * 2
+        for is_pinned in (False, True):
+            monkeypatch.setattr(AcceleratorBackend, "is_pinned", lambda *_, found=is_pinned: found)
+            (moved,) = self.start(ring, leaf, owned=True)
+            assert not moved.requires_grad
+
     def test_no_rows(self, ring):
         """Nothing to stage: it keeps dtype and trailing sizes."""
         (moved,) = self.start(ring, torch.empty(0, 3, dtype=torch.int32))

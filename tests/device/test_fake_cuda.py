@@ -59,15 +59,23 @@ def test_weights_are_added_up_on_the_host():
 class TestSomeOnTheHost:
     """A group may have one backend for the host and another for GPUs: they would never meet."""
 
-    @pytest.mark.parametrize("value_on", ["cpu", "cuda:0"])
-    def test_a_part_goes_over_the_host(self, value_on):
+    @pytest.mark.parametrize(
+        ("value_on", "result_on"), [("cpu", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")]
+    )
+    def test_a_part_goes_over_the_host(self, value_on, result_on):
         """And what was in host memory gets the result where the others have theirs."""
         with FakeTensorMode():
             part = WorkerPart(facts=(), value=torch.empty(2, device=value_on))
             sent = part.over_host(CUDA)
             assert "cpu" == sent.value.device.type
-            assert CUDA == sent.deliver(sent.value).device
+            assert torch.device(result_on) == sent.deliver(sent.value).device
             assert torch.device(value_on) == part.deliver(part.value).device
+
+    def test_where_a_part_is(self):
+        """Lists are nowhere."""
+        packed = tdi.PackedStrings.from_list(["a"])
+        found = [WorkerPart(facts=(), value=own).find_device() for own in (packed, ["a"])]
+        assert [torch.device("cpu"), None] == found
 
     @pytest.mark.parametrize("call", ["reduce", "gather", "gather in order"])
     @pytest.mark.parametrize("kinds", [["cpu", "cpu"], ["cuda", "cuda"], ["cpu", "cuda"]])

@@ -105,19 +105,22 @@ class CroppedByEpoch(torch.utils.data.Dataset):
 def test_lengths_are_those_of_the_first_epoch(size, balance):
     """Whichever epoch is played first: one that is resumed goes on by what it has begun with."""
 
-    def make():
+    def make(source):
         return one().distribute_dataset(
-            CroppedByEpoch(), global_batch_size=size, balance=balance, collate_fn=list
+            source, global_batch_size=size, balance=balance, collate_fn=list
         )
 
-    played = make()
+    played = make(CroppedByEpoch())
     list(played)
     iterator = iter(played)
     next(iterator)
-    resumed = make()
+    resumed_from = CroppedByEpoch()
+    resumed = make(resumed_from)
     resumed.load_state_dict(json.loads(json.dumps(played.state_dict())))
     rest = list(iterator)
-    assert rest == list(resumed)
+    iterator = iter(resumed)
+    assert 1 == resumed_from.epoch  # it was told epoch 0 before, to be measured
+    assert rest == list(iterator)
     assert all(len(example) == 1 + (example[0] * 7 + 3) % 9 for step in rest for example in step)
 
 

@@ -6,10 +6,12 @@ import logging
 
 import pytest
 import torch
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, stream_of, write_files
+from torch_distinput.testing import simulate
 
 
 def said(caplog, words, source, workers=2, **keywords):
@@ -39,7 +41,11 @@ def test_split_files_with_fewer_parts_than_workers(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("size", "cure"),
-    [(2, "The global batch size is 2, and there are 3 replicas"), (4, 'partial_batch="pad"')],
+    [
+        (2, "The global batch size is 2, and there are 3 replicas"),
+        (3, 'partial_batch="pad"'),
+        (4, 'partial_batch="pad"'),
+    ],
 )
 def test_replicas_without_examples(caplog, size, cure):
     """What helps depends on the batch size."""
@@ -85,6 +91,36 @@ class TestADatasetForEachEpoch:
             caplog, lambda: numbers, before=lambda dataset, epoch: dataset.set_epoch(epoch)
         )
 
+    def test_is_told_by_one_worker(self, caplog):
+        numbers = torch.arange(8)
+
+        def work(strategy):
+            for _ in range(2):
+                list(strategy.distribute_dataset(numbers, global_batch_size=4, shuffle=True))
+
+        with caplog.at_level(logging.WARNING):
+            simulate(work, num_workers=2)
+        assert 1 == len(caplog.records)
+
+    def test_is_none_where_an_epoch_goes_on_or_is_another(self, caplog):
+        strategy, numbers = tdi.OneDeviceStrategy("cpu"), torch.arange(8)
+
+        def make():
+            return strategy.distribute_dataset(numbers, global_batch_size=4, shuffle=True)
+
+        second = make()
+        second.set_epoch(1)
+        list(second)
+        first = make()
+        iterator = iter(first)
+        next(iterator)
+        state = first.state_dict()
+        list(iterator)
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert 1 == len(list(resumed))
+        assert not caplog.records
+
     def test_is_none_where_one_dataset_is_told_to_begin_again(self, caplog):
         dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
             torch.arange(8), global_batch_size=4, shuffle=True
@@ -123,6 +159,9 @@ def test_more_shards_are_advised_for_shards():
     with pytest.raises(tdi.TooFewFilesError, match="num_shards of 2 or more") as caught:
         play(Shards([[1, 2]]), 4, 2)
     assert "split_files" not in str(caught.value)
+    stream = Dataset.from_dict({"x": [1, 2]}).to_iterable_dataset()
+    with pytest.raises(tdi.TooFewFilesError, match="num_shards=2.*a list of 2 items or more"):
+        play(stream, 4, 2)
     assert 'options=tdi.InputOptions(auto_shard_policy="data")' in str(caught.value)
 
 
