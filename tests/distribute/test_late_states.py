@@ -6,6 +6,7 @@ import itertools
 import json
 
 import pytest
+from torch.utils.data import IterableDataset
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -46,8 +47,56 @@ def taken_apart(source):
     return nodes.Unbatcher(nodes.Batcher(nodes.IterableWrapper(source), 4, drop_last=False))
 
 
-@pytest.mark.parametrize("make", [prefetched, taken_apart])
-@pytest.mark.parametrize("stops", [[3, 1, 1, 9], [14, 2, 3, 9], [1] * 20])
+def weighted(source):
+    """A node of two, one of which gives nothing for long."""
+    parts = {"often": nodes.IterableWrapper(source), "rarely": nodes.IterableWrapper(Shuffled())}
+    return nodes.MultiNodeWeightedSampler(
+        parts,
+        {"often": 10.0, "rarely": 1.0},
+        rank=0,
+        world_size=1,
+        stop_criteria="ALL_DATASETS_EXHAUSTED",
+    )
+
+
+def taken_apart_of_two(source):
+    """The sampler inside marks in the state that it has loaded who has ended."""
+    del source
+    parts = {"few": nodes.IterableWrapper(range(4)), "more": nodes.IterableWrapper(range(100, 108))}
+    mixed = nodes.MultiNodeWeightedSampler(
+        parts,
+        {"few": 1.0, "more": 1.0},
+        rank=0,
+        world_size=1,
+        seed=3,
+        stop_criteria="ALL_DATASETS_EXHAUSTED",
+    )
+    return nodes.Unbatcher(nodes.Batcher(mixed, 5, drop_last=False))
+
+
+class Silent(IterableDataset):
+    """A stream that does not tell where it is."""
+
+    def __iter__(self):
+        return iter(range(40))
+
+
+def counted_inside(source):
+    """A loader that would pass over twice what it has counted, in a node."""
+    del source
+    return nodes.Unbatcher(nodes.IterableWrapper(StatefulDataLoader(Silent(), batch_size=1)))
+
+
+@pytest.mark.parametrize(
+    ("make", "stops"),
+    [
+        *itertools.product(
+            [prefetched, taken_apart, weighted], [[3, 1, 1, 9], [14, 2, 3, 9], [1] * 20]
+        ),
+        (taken_apart_of_two, [7, 3, 2]),
+        (counted_inside, [5, 3, 8]),
+    ],
+)
 def test_a_node_is_restarted_before_it_has_noted_where_its_generator_is(make, stops):
     """Which is true only when that has begun to run."""
     one = tdi.OneDeviceStrategy("cpu")

@@ -35,7 +35,7 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.batch.tree import map_leaves
 from torch_distinput.data.sources.spot_check import drop_folders
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import new_lock

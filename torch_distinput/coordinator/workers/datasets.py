@@ -17,7 +17,7 @@ from torch_distinput.coordinator.workers.messages import (
     Unused,
     WorkerPlace,
 )
-from torch_distinput.data.user_sources.states import is_exact
+from torch_distinput.data.user_sources.torchdata_states import is_exact
 
 
 @final

@@ -22,7 +22,7 @@ from torch_distinput.data.files.record_names import RecordNames
 from torch_distinput.data.files.windows import Window
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.meter import WorkClock, time_decode
 from torch_distinput.plan.assignment.permutation import permute
 

@@ -23,7 +23,7 @@ from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.sharding import assign_items
 

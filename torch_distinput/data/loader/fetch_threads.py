@@ -23,7 +23,7 @@ from itertools import cycle
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, final
 
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.threads import Thread, start_thread
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.shared_memory import Parcel, Sender
 from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import leave_group, stops_on_signal
 

@@ -44,7 +44,7 @@ from torch_distinput.data.loader.process_datasets import (
 from torch_distinput.data.loader.shared_memory import Receiver
 from torch_distinput.data.loader.task_run import Limits, TaskRun
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import SourceError, make_system_error, refer
 from torch_distinput.threads import call_in_child, forking_loaders
 

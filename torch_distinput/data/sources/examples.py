@@ -19,7 +19,7 @@ from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.stream.witness import Witness
 from torch_distinput.data.user_sources.bookmark import start_run
 from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 

@@ -19,7 +19,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices

@@ -15,7 +15,7 @@ from torch_distinput.data.sources.examples import deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.user_sources.bookmark import BookmarkedRun, start_run
 from torch_distinput.data.user_sources.run import SourceRun
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard

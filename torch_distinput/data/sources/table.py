@@ -28,7 +28,7 @@ from torch_distinput.data.batch.collate import (
 )
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.indexed import ExampleFetch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.permutation import Indices
 

@@ -27,7 +27,7 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.timing.timed_fetch import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync

@@ -30,15 +30,15 @@ from typing import Any, final
 from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch, telling
 from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
-from torch_distinput.data.user_sources.run_errors import (
+from torch_distinput.data.user_sources.single_process import (
+    as_single_process,
+    iterate_as_single_process,
+)
+from torch_distinput.data.user_sources.source_errors import (
     make_exhausted_error,
     make_no_state_error,
     make_started_again_error,
     warn_of_state,
-)
-from torch_distinput.data.user_sources.single_process import (
-    as_single_process,
-    iterate_as_single_process,
 )
 from torch_distinput.data.user_sources.stages import renew_stages
 from torch_distinput.data.user_sources.start_from_state import (
@@ -48,8 +48,6 @@ from torch_distinput.data.user_sources.start_from_state import (
 )
 from torch_distinput.data.user_sources.states import (
     UnreadableStateError,
-    find_holders,
-    has_ended_process,
     has_state,
     is_prompt,
     join_states,
@@ -63,6 +61,12 @@ from torch_distinput.data.user_sources.states import (
     split_place,
     split_states,
     unpack_state,
+)
+from torch_distinput.data.user_sources.torchdata_states import (
+    are_true,
+    counts_batches,
+    find_holders,
+    find_old_states,
 )
 from torch_distinput.plan.progress.place import Start
 
@@ -159,6 +163,7 @@ class SourceRun:
             else:  # perhaps it was left half-way
                 first = known.first_state
                 iterator = self._restart(first if is_prompt(source) else mark_new(first))
+        self._old = find_old_states(source, self._holders)
         self.at_epoch = AtEpoch(None if epoch is None else source, epoch or 0)
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
@@ -194,7 +199,10 @@ class SourceRun:
         if number - self._began_at.get(name, 0) < self._num_blind:
             return None
         states = [holder.state_dict() for holder in self._holders]
-        if any(map(has_ended_process, self._holders, states)):
+        if any(map(counts_batches, states)):
+            self._holders = []  # of a loader inside; it goes on as one without a state
+            return None
+        if not are_true(self._holders, states, self._old):
             return None
         try:
             state = join_states([pack_state(own) for own in states])

@@ -31,16 +31,13 @@ import io
 import json
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
 
-from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
-from torch_distinput.data.user_sources.stages import find_stages
+from torch_distinput.data.user_sources.parts import is_node, parts_of
 from torch_distinput.plan.progress.place import Place, Start
 
 SOURCE, STREAMS = "source", "streams"
@@ -152,85 +149,6 @@ def read_after(words: str) -> tuple[range, str]:
     epochs, _, place = words.removeprefix(_AFTER).partition(":")
     first, last = map(int, epochs.split("-"))
     return range(first, last + 1), place
-
-
-def find_holders(source: Any, iterator: Any) -> list[Any]:
-    """Who tells where a source is that was started: itself, its iterator, or both.
-
-    Nobody where shards are dealt out, also inside of it: the state of a Hugging Face stream forgets
-    what a shuffle buffer held. Such a source is read again, and passed over.
-    """
-    if any(map(deals_shards, parts_of(source))):
-        return []
-    if not has_state(source):
-        return [iterator] if has_state(iterator) else []
-    if any(map(_counts_batches, parts_of(source))):
-        return []
-    both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
-    return [source, iterator] if both else [source]
-
-
-def is_exact(source: Any) -> bool:
-    """Whether the state of a source, which was started, tells where it is, also in later passes.
-
-    A Hugging Face stream begins each later pass, too, where a loaded state is. A Loader of
-    torchdata.nodes says after its last batch that it is in the next epoch. What only counts batches
-    counts some twice. Processes of a StatefulDataLoader that have ended may begin again.
-    """
-    parts = list(parts_of(source))
-    is_of_nodes = any(hasattr(part, "restart_on_stop_iteration") for part in parts)
-    has_stream = any(list(find_stages(part)) for part in parts)
-    counts = any(map(_counts_batches, parts))
-    return not (is_of_nodes or has_stream or counts or any(map(_has_processes, parts)))
-
-
-def has_ended_process(source: Any, state: Any) -> bool:
-    """Whether the stream in a process of a StatefulDataLoader has ended: its own, or one inside.
-
-    When its state is loaded, that process is asked for one batch more, and a stream that begins
-    anew by itself would be played again. The state tells of an end within the last batch, the
-    loader of one after it.
-    """
-    loaders = list(filter(_has_processes, parts_of(source)))
-    if not loaders:
-        return False
-    iterators = (getattr(loader, "_iterator", None) for loader in loaders)
-    go_on = chain.from_iterable(getattr(each, "_workers_status", ()) for each in iterators)
-    snapshots = _find_values(state, ("_snapshot",))
-    ended = chain.from_iterable(_find_values(each, ("fetcher_ended",)) for each in snapshots)
-    return not all(go_on) or any(found is True for found in ended)
-
-
-def _counts_batches(loader: Any) -> bool:
-    """Whether it is a StatefulDataLoader, started, over a stream that has no state.
-
-    Its state is a number of batches. Started from one it passes over so many, and counts them
-    twice: what it says next is of a later place.
-    """
-    if not _loads_stream(loader):
-        return False
-    of_dataset = _find_values(loader.state_dict(), ("dataset_state", "dataset_iter_state"))
-    return not any(state is not None for state in of_dataset)
-
-
-def _loads_stream(source: Any) -> bool:
-    """Whether it is a StatefulDataLoader over a stream."""
-    names = {kind.__name__ for kind in type(source).__mro__}
-    return "StatefulDataLoader" in names and isinstance(source.dataset, IterableDataset)
-
-
-def _has_processes(source: Any) -> bool:
-    """Whether it is one whose processes read the stream."""
-    return _loads_stream(source) and source.num_workers > 0
-
-
-def _find_values(state: Any, names: Collection[str]) -> Iterator[Any]:
-    """What has one of these names in the state of a loader, in each of its processes."""
-    for name, value in state.items() if isinstance(state, Mapping) else ():
-        if name in names:
-            yield value
-        else:
-            yield from _find_values(value, names)
 
 
 def join_states(states: list[str]) -> str:

@@ -23,7 +23,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
 from torch_distinput.data.sources.table import TableFetch
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.document_packing import count_up

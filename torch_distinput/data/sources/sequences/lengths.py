@@ -22,7 +22,7 @@ import torch
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.table import TableFetch
 from torch_distinput.data.user_sources.sequences.length import Length
-from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
