@@ -185,7 +185,7 @@ class Strategy(ABC):
             fn: called with one replica's arguments, on its device.
             args: a tuple or list. Each :class:`PerReplica` in it, at any depth, is replaced by the
                 replica's own value; everything else is passed to all replicas as it is.
-            kwargs: likewise, by name.
+            kwargs: as ``args``, by name.
 
         Returns:
             What ``fn`` returns. With several local replicas each leaf is a PerReplica, unless it is

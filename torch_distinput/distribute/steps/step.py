@@ -41,7 +41,7 @@ class GroupShare:
 
     Attributes:
         num_examples: of all of them, in sync.
-        num_tokens: likewise; None where it is not known.
+        num_tokens: of all of them, in sync; None where it is not known.
         total_weight: of all of them, in sync; None without weights.
         weights: of this step alone, for each local replica.
     """
