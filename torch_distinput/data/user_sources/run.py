@@ -202,9 +202,9 @@ class SourceRun:
         if any(map(counts_batches, states)):
             self._holders = []  # of a loader inside; it goes on as one without a state
             return None
-        if not are_true(self._holders, states, self._old):
-            return None
         try:
+            if not are_true(self._holders, states, self._old):
+                return None
             state = join_states([pack_state(own) for own in states])
         except UnreadableStateError as error:
             self._holders = []  # it goes on as one without a state

@@ -30,7 +30,7 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
     parts = list(parts_of(source))
-    if any(map(_counts_batches, parts)) or _shares_states(parts):
+    if any(map(_is_counting_loader, parts)) or _shares_states(parts):
         return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
     return [source, iterator] if both else [source]
@@ -46,7 +46,7 @@ def is_exact(source: Any) -> bool:
     parts = list(parts_of(source))
     is_of_nodes = any(hasattr(part, "restart_on_stop_iteration") for part in parts)
     has_stream = any(list(find_stages(part)) for part in parts)
-    counts = any(map(_counts_batches, parts))
+    counts = any(map(_is_counting_loader, parts))
     return not (is_of_nodes or has_stream or counts or any(map(_has_processes, parts)))
 
 
@@ -67,7 +67,7 @@ def has_ended_process(source: Any, state: Any) -> bool:
     return not all(go_on) or any(found is True for found in ended)
 
 
-def _counts_batches(loader: Any) -> bool:
+def _is_counting_loader(loader: Any) -> bool:
     """Whether it is a StatefulDataLoader, started, over a stream that has no state.
 
     Its state is a number of batches. Started from one it passes over so many, and counts them
