@@ -11,7 +11,7 @@ from torch_distinput.device.backend import has_streams
 
 def find_current_streams(devices: Iterable[torch.device]) -> dict[torch.device, torch.Stream]:
     """The calling thread's, of each device that has streams."""
-    with_streams = set(filter(has_streams, devices))
+    with_streams = filter(has_streams, devices)
     return {device: torch.accelerator.current_stream(device) for device in with_streams}
 
 

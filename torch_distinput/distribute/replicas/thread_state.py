@@ -69,7 +69,7 @@ class ThreadState:
         stack = ExitStack()
         # Per thread, and the thread is the run's. What it reads may be under way on the caller's
         # streams: its arguments, and on another device the parameters of a ReplicatedModule.
-        for stream in self.streams.values():
+        for stream in reversed(self.streams.values()):  # a CPU's replica stays on the first device
             enter_stream(stream)
         if device.type != "cpu":  # after the streams, each of which made its device the current one
             torch.accelerator.set_device_index(device)
