@@ -113,3 +113,22 @@ def test_a_node_is_restarted_before_it_has_noted_where_its_generator_is(make, st
                 found += [step.item() for step in itertools.islice(steps, end - len(found))]
                 state = json.dumps(dataset.state_dict())
     assert list(itertools.chain(*whole))[: sum(stops)] == found
+
+
+def test_a_source_that_was_resumed_cannot_be_rewound_without_a_word(caplog):
+    """A state of the very first beginning holds nothing: a new source is there by itself."""
+    one = tdi.OneDeviceStrategy("cpu")
+    first = one.distribute_dataset(Shuffled(), global_batch_size=1)
+    beginning = first.state_dict()
+    whole = [step.item() for step in first]
+    with iter(first) as steps:
+        next(steps)
+        next(steps)
+        state = first.state_dict()
+    resumed = one.distribute_dataset(Shuffled(), global_batch_size=1)
+    resumed.load_state_dict(state)
+    list(resumed)
+    assert not caplog.records
+    resumed.load_state_dict(beginning)
+    assert whole != [step.item() for step in resumed]
+    assert "Distribute a new one for the first epoch" in caplog.text

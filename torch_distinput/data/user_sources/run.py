@@ -38,6 +38,7 @@ from torch_distinput.data.user_sources.source_errors import (
     make_exhausted_error,
     make_no_state_error,
     make_started_again_error,
+    warn_of_beginning,
     warn_of_state,
 )
 from torch_distinput.data.user_sources.stages import renew_stages
@@ -159,6 +160,9 @@ class SourceRun:
             if words:
                 iterator = self._start_from(words[0], known)
             elif known is None or known.first_state is None or (goes_on and known.ended):
+                was_resumed = known is not None and known.began_from and has_state(source)
+                if was_resumed and not goes_on and not hears_epochs(source):
+                    warn_of_beginning(source)
                 iterator = self._start_anew(is_first=known is None)
             else:  # perhaps it was left half-way
                 first = known.first_state

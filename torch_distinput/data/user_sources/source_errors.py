@@ -71,3 +71,13 @@ def _warn_of_state(name: str, held: str) -> None:
         name,
         held,
     )
+
+
+def warn_of_beginning(source: Any) -> None:
+    """It was resumed, and its first epoch is asked for: nobody knows where that began."""
+    _log.warning(
+        "%s has begun from a state of a later place, and is to begin its first epoch, whose "
+        "beginning nobody has told. It begins as it does by itself: if it counts epochs, with the "
+        "order of another one. Distribute a new one for the first epoch.",
+        type(source).__name__,
+    )
