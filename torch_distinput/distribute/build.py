@@ -107,7 +107,7 @@ def build_dataset(
 
 
 def _find_order(session: Session, source: Any, seed: int) -> FirstOrder | None:
-    """The order of the first epoch; None for lists and tuples, which nobody can refer to weakly."""
+    """The order of the first epoch; None for a list, say, which cannot be referred to weakly."""
     data = source.dataset if is_loader(source) else source  # loaders are made anew as well
     try:
         if data not in session.first_orders:

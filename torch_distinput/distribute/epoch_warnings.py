@@ -86,7 +86,10 @@ class EpochWarnings:
         self._is_new = True
 
     def begin(self, position: Position) -> None:
-        """Foresee batches of zero rows before the first epoch: some models cannot take them."""
+        """Before the first epoch, foresee batches of zero rows, and an order that was played.
+
+        Some models cannot take batches without rows.
+        """
         epoch = position.epoch
         is_new, self._is_new = self._is_new, False
         if is_new and not epoch and not position.steps:
@@ -112,7 +115,10 @@ class EpochWarnings:
             )
 
     def end(self, record: EpochRecord) -> None:
-        """Tell of an epoch that had no step; the rest of a resumed one may well be empty."""
+        """Tell of an epoch that had no step, and note whose first epoch was played.
+
+        The rest of an epoch that was resumed may well be empty.
+        """
         if self._order is not None and not record.before.epoch:
             self._order.end()
         if self._tells_empty and not record.steps:

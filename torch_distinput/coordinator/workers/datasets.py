@@ -134,9 +134,8 @@ class WorkerDataset:
                 f"{self.name}, a {type(self._dataset).__name__}, would lose or repeat examples: it "
                 "only counts batches of a stream without a state, or is of a Hugging Face stream, "
                 "of torchdata's nodes, or of a stream in loader processes. Distribute the data on "
-                "the worker, as in "
-                "tdi.get_strategy().distribute_dataset(...), which reads it again up to its place; "
-                "or use resume='start'."
+                "the worker, as in tdi.get_strategy().distribute_dataset(...), which reads it "
+                "again up to its place; or use resume='start'."
             )
             raise tdi.ConfigurationError(msg)
         made = WorkerIterator(

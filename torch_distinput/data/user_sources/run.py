@@ -42,11 +42,7 @@ from torch_distinput.data.user_sources.source_errors import (
     warn_of_state,
 )
 from torch_distinput.data.user_sources.stages import renew_stages
-from torch_distinput.data.user_sources.start_from_state import (
-    count_blind,
-    load_again,
-    load_and_start,
-)
+from torch_distinput.data.user_sources.start_from_state import load_again, load_and_start
 from torch_distinput.data.user_sources.states import (
     UnreadableStateError,
     has_state,
@@ -65,6 +61,7 @@ from torch_distinput.data.user_sources.states import (
 )
 from torch_distinput.data.user_sources.torchdata_states import (
     are_true,
+    count_blind,
     counts_batches,
     find_holders,
     find_old_states,

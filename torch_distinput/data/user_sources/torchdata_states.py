@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from torch_distinput.data.user_sources.loader_start import loads_late
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 from torch_distinput.data.user_sources.stages import find_stages
 from torch_distinput.data.user_sources.states import has_state, is_prompt, pack_state
@@ -25,11 +26,11 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
     Nobody where shards are dealt out, also inside of it: the state of a Hugging Face stream forgets
     what a shuffle buffer held. Such a source is read again, and passed over.
     """
-    if any(map(deals_shards, parts_of(source))):
+    parts = list(parts_of(source))
+    if any(map(deals_shards, parts)):
         return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
-    parts = list(parts_of(source))
     if any(map(_is_counting_loader, parts)) or _shares_states(parts):
         return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
@@ -50,7 +51,7 @@ def is_exact(source: Any) -> bool:
     return not (is_of_nodes or has_stream or counts or any(map(_has_processes, parts)))
 
 
-def has_ended_process(source: Any, state: Any) -> bool:
+def _has_ended_process(source: Any, state: Any) -> bool:
     """Whether the stream in a process of a StatefulDataLoader has ended: its own, or one inside.
 
     When its state is loaded, that process is asked for one batch more, and a stream that begins
@@ -86,6 +87,22 @@ def counts_batches(state: Any) -> bool:
     return any(map(counts_batches, state.values()))
 
 
+def count_blind(source: Any) -> int:
+    """How many items of a source that was started must have come before its state is true.
+
+    A StatefulDataLoader forgets the state of each of its processes that has yielded nothing since
+    it was loaded, and would start that one from the beginning. They take turns. And where it notes
+    states now and then, it first tells the one that was noted before any process had begun to run.
+    """
+    return sum(map(_count_blind_of_loader, parts_of(source)))
+
+
+def _count_blind_of_loader(part: Any) -> int:
+    if not loads_late(part) or not part.num_workers or not has_state(part):
+        return 0
+    return int(part.num_workers + getattr(part, "snapshot_every_n_steps", 1) - 1)
+
+
 def find_old_states(source: Any, holders: Sequence[Any]) -> frozenset[str]:
     """What is told, at the start, of parts of a source that have not begun to run.
 
@@ -102,7 +119,7 @@ def find_old_states(source: Any, holders: Sequence[Any]) -> frozenset[str]:
 
 def are_true(holders: Sequence[Any], states: Sequence[Any], old: frozenset[str]) -> bool:
     """Whether one may start from states, given what was told of parts that had not begun to run."""
-    if any(map(has_ended_process, holders, states)):
+    if any(map(_has_ended_process, holders, states)):
         return False
     return not old or old.isdisjoint(chain.from_iterable(map(_find_parts, states)))
 
