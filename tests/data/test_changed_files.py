@@ -214,6 +214,26 @@ def test_on_other_storages(tmp_path):
 
 
 
+@pytest.mark.parametrize("content", ["1\n2\n", "1\n2\n3\n4\n5\n"])
+def test_a_copy_of_another_size(tmp_path, content):
+    """fsspec keeps copies of files, and does not make them anew."""
+    path, folder = tmp_path / "a.txt", str(tmp_path / "copies")
+    files = tdi.FileDataset(
+        f"simplecache::file://{path}", storage_options={"simplecache": {"cache_storage": folder}}
+    )
+
+    def read():
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=9)
+        return [line for batch in dataset for line in batch]
+
+    path.write_text("1\n2\n3\n")
+    assert ["1", "2", "3"] == read()
+    assert ["1", "2", "3"] == read()
+    path.write_text(content)
+    with pytest.raises(tdi.SourceError, match="got a copy of 6"):
+        read()
+
+
 def test_a_shuffle_holds_no_bytes_of_a_mapped_file(tmp_path):
     """The file may be written over when it was read to its end, and nobody looks at it again."""
     pa = pytest.importorskip("pyarrow")

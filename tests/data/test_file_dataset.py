@@ -213,6 +213,8 @@ class TestMethods:
     def test_repeating_what_a_filter_emptied_ends(self, files):
         """There is nothing to repeat."""
         assert [] == records(files.filter(lambda line: False).repeat())
+        drawn = files.filter(lambda line, rng: rng.random() < 0.01).repeat(200)
+        assert len(records(drawn)) > 20  # most passes keep nothing
 
     def test_final_maps_run_for_own_examples_only(self, files):
         """Under DATA the others' records are cut away first."""

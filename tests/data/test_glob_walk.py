@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.zip import ZipFileSystem
 
 from torch_distinput.data.storage import filesystem, retries
+from torch_distinput.errors import ConfigurationError
 
 FILES = ["a/1.txt", "b/2.txt"]
 
@@ -33,8 +34,13 @@ class Tree(AsyncFileSystem):
         return [{"name": name, "type": kind, "size": 2} for name, kind in names.items()]
 
     async def _info(self, path, **kwargs):
-        found = await self._ls(path.rpartition("/")[0])
-        return next(info for info in found if info["name"] == path)
+        path = self._strip_protocol(path).rstrip("/")
+        if path == "root":
+            return {"name": path, "type": "directory", "size": 0}
+        for info in await self._ls(path.rpartition("/")[0]):
+            if info["name"] == path:
+                return info
+        raise FileNotFoundError(path)
 
 
 @pytest.fixture(params=["local", "network"])
@@ -79,6 +85,31 @@ def test_a_failure_that_passes_loses_no_file(fails, pattern):
     root, fail = fails
     fail([OSError(errno.EIO, "busy"), ConnectionResetError("reset")])
     assert FILES == found(root, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "a/[1].txt"])
+def test_details_that_come_at_the_second_time(monkeypatch, pattern):
+    """What a storage knows of the folder where a walk begins, or of a file, is asked for again."""
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0)
+    fsspec.register_implementation("tree", Tree, clobber=True)
+    failed, ask = set(), Tree._info
+
+    async def fail_once(self, path, **kwargs):
+        if path not in failed:
+            failed.add(path)
+            raise ConnectionResetError("reset")
+        return await ask(self, path, **kwargs)
+
+    monkeypatch.setattr(Tree, "_info", fail_once)
+    assert FILES[: 1 if "[" in pattern else 2] == found("tree://root", pattern)
+
+
+def test_a_name_that_would_be_read_as_a_chain_of_urls(tmp_path):
+    """Another file would be opened for it."""
+    for name in ("day", "day::2"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(ConfigurationError, match="day::2"):
+        filesystem.list_files([f"{tmp_path}/day*"], {})
 
 
 def test_a_failure_that_stays_is_an_error(fails):

@@ -143,6 +143,30 @@ class TestCache:
         assert {"1.jsonl", "5.jsonl"} == set(reads)
         assert full_pass(data) == found
 
+    def test_states_belong_to_files_in_the_order_of_the_listing(self, data, tmp_path, reads):
+        """Also where training shuffles them: states were kept under the names of others."""
+        shuffled = files(data, shuffle_files=True)
+        analyzed(data, tmp_path, dataset=shuffled)
+        reads.clear()
+        write(data, 9, start=3)
+        write(data, 0, start=30)
+        os.utime(data / "0.jsonl", ns=(1, 1))
+        found = analyzed(data, tmp_path, dataset=shuffled)
+        assert {"0.jsonl", "9.jsonl"} == set(reads)
+        assert full_pass(data) == found
+
+    def test_what_draws_depends_on_the_number_of_the_file(self, data, tmp_path, reads):
+        """A new file gives those behind it other draws, so they are read again."""
+        drawn = files(data).filter(lambda row, rng: rng.random() < 0.5)
+        analyzed(data, tmp_path, dataset=drawn)
+        (data / "00.jsonl").write_text(as_json_lines(TABLE, 0, 8))
+        reads.clear()
+        found = analyzed(data, tmp_path, dataset=drawn)
+        assert {"00.jsonl", "1.jsonl", "2.jsonl", "3.jsonl", "4.jsonl"} == set(reads)
+        full = make_features()
+        full.adapt(drawn)
+        assert full.fingerprint() == found
+
     def test_a_file_that_is_gone_no_longer_counts(self, data, tmp_path, reads):
         analyzed(data, tmp_path)
         (data / "2.jsonl").unlink()

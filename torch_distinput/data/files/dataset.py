@@ -247,6 +247,11 @@ def with_shuffled_files(dataset: FileDataset) -> FileDataset:
     return dataset._replace(shuffle_files=True)
 
 
+def with_listed_files(dataset: FileDataset) -> FileDataset:
+    """Return the recipe with ``shuffle_files=False``: partition n is file n of the listing."""
+    return dataset._replace(shuffle_files=False)
+
+
 def with_split_files(dataset: FileDataset) -> FileDataset:
     """Return the recipe with ``split_files=True``."""
     return dataset._replace(split_files=True)

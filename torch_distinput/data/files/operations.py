@@ -36,8 +36,8 @@ class Key:
         epoch: which epoch.
         operation: which operation of the recipe draws.
         repetitions: which repetition of each repeat around it.
-        records: no part of the key: it names a record in an error.
-        clock: no part of it either: it counts what operations take, where that is measured.
+        records: no part of the key: names records in errors.
+        clock: no part either: counts what operations take, if measured.
     """
 
     seed: int
@@ -254,7 +254,10 @@ class Repeat:
     kind = "repeat"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
-        """Start the stream again and again; without any record there is nothing to repeat."""
+        """Start the stream again and again; without a number until a pass has no record.
+
+        With a number all are played: a filter that draws may keep nothing of one of them.
+        """
         first = place.start.number("repetition") if place.start else 0
         place = place.before(self.kind)
         nothing = not place.start and not place.skip  # else something came before it
@@ -263,7 +266,7 @@ class Repeat:
             for chunk in upstream(own_key, place):
                 nothing = False
                 yield chunk.moved(chunk.place.within(self.kind, repetition=repetition))
-            if nothing:
+            if nothing and self.n is None:
                 return
             place, nothing = Cursor(), True
 

@@ -30,9 +30,10 @@ from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
 from torch_distinput.data.storage.glob_walk import GlobWalks
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.local_folder import store_local_folder
-from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
+from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.data.storage.shared_listing import share_listing
+from torch_distinput.errors import ConfigurationError
 
 Options = Mapping[str, Any]
 
@@ -94,7 +95,11 @@ def open_file(
             fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
             return open_ranged(fetch, raw_size, path=info.path, retries=retries)
         opened = attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
-        return forward(opened) if raw_size is None else sized(opened, raw_size, path=info.path)
+        if raw_size is None:
+            return forward(opened)
+        if isinstance(system, CachingFileSystem):
+            check_copy(opened, raw_size, path=info.path)
+        return sized(opened, raw_size, path=info.path)
 
     return InputFile(
         path=info.path,
@@ -285,8 +290,7 @@ def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
 
 def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[FileInfo]:
     system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
-    if not has_magic(inner) or ("*" not in inner and system.exists(inner)):
-        info = attempt(lambda: system.info(inner), Retries())
+    if (info := _find_literally(system, inner)) is not None:
         if info["type"] == "directory":
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
@@ -299,6 +303,9 @@ def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[F
         for name, info in sorted(matches.items())
     }
     matched = {name: info for name, info in found.items() if info["type"] == "file"}
+    if odd := [name for name in matched if "::" in name]:
+        msg = f"Expected no '::', which joins URLs, in names of files, got {odd[0]!r}. Rename it."
+        raise ConfigurationError(msg)
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
         for name, info in choose_matches(pattern, inner, matched).items()
@@ -307,6 +314,17 @@ def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[F
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+def _find_literally(system: AbstractFileSystem, path: str) -> Mapping[str, Any] | None:
+    """What the storage knows of the file of that very name; None: it is a glob, or may be one."""
+    try:
+        if "*" not in path:
+            return cast("Mapping[str, Any]", attempt(lambda: system.info(path), Retries()))
+    except (FileNotFoundError, NotADirectoryError):
+        if not has_magic(path):
+            raise
+    return None
 
 
 def _in_chain(pattern: str, found: str) -> str:

@@ -94,6 +94,8 @@ def _watch_listings(walker: AbstractFileSystem) -> list[OSError]:
     But for folders that are not there.
     """
     errors: list[OSError] = []
+    if isinstance(walker, AsyncFileSystem):
+        _retry_details(walker)
     name = "_ls" if isinstance(walker, AsyncFileSystem) else "ls"
     ask, retries = getattr(walker, name), Retries()
 
@@ -109,6 +111,17 @@ def _watch_listings(walker: AbstractFileSystem) -> list[OSError]:
 
     setattr(walker, name, keep if name == "ls" else keep_later)
     return errors
+
+
+def _retry_details(walker: AsyncFileSystem) -> None:
+    """Have it ask again for what is known of the folder where a walk begins."""
+    ask, retries = walker._info, Retries()  # noqa: SLF001 - fsspec's way to a storage
+
+    @functools.wraps(ask)
+    async def ask_again(*args: Any, **kwargs: Any) -> Any:
+        return await attempt_later(lambda: ask(*args, **kwargs), retries)
+
+    walker._info = ask_again  # noqa: SLF001 - as above
 
 
 @contextmanager

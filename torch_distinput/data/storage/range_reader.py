@@ -45,6 +45,24 @@ def sized(opened: IO[bytes], size: int, *, path: str) -> IO[bytes]:
     return cast("IO[bytes]", io.BufferedReader(_Sized(opened, size, path), _BUFFER_BYTES))
 
 
+def check_copy(opened: IO[bytes], size: int, *, path: str) -> None:
+    """Refuse a copy of a file, kept by fsspec, that has not the size of the file.
+
+    Raises:
+        EOFError: as where a file has changed.
+    """
+    found = opened.seek(0, io.SEEK_END)
+    opened.seek(0)
+    if found != size:
+        opened.close()
+        msg = (
+            f"{path}: expected {size} bytes, as it was listed, got a copy of {found}. The file has "
+            "changed since fsspec copied it, and fsspec does not copy it anew: empty the folder of "
+            "the copies, or name another one (cache_storage in storage_options), and start again"
+        )
+        raise EOFError(msg)
+
+
 class _Raw(io.RawIOBase):
     """What fsspec opens, which need not be a RawIOBase, as one."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, final
 
 from torch_distinput.communicator import Communicator, communicator_of
-from torch_distinput.data.files.dataset import FileDataset, find_files
+from torch_distinput.data.files.dataset import FileDataset, find_files, with_listed_files
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.storage.file_listing import FileInfo
@@ -27,7 +27,12 @@ from torch_distinput.preprocessing.adapt.merging import (
     merge_across,
 )
 from torch_distinput.preprocessing.adapt.reading import ROWS, Workers
-from torch_distinput.preprocessing.analysis.state_cache import StateCache, States, identify_recipe
+from torch_distinput.preprocessing.analysis.state_cache import (
+    StateCache,
+    States,
+    draws_numbers,
+    identify_recipe,
+)
 from torch_distinput.preprocessing.artifact.artifact import check_target, save
 from torch_distinput.preprocessing.artifact.registry import describe_layer
 from torch_distinput.preprocessing.columns.collate import collate_columns
@@ -55,7 +60,8 @@ def analyze(
         out: the folder to write (:func:`load` reads it); worker 0 does.
         cache: a folder to keep states in. A state belongs to a file's path, size and version
             (entity tag or modification time), the reader, the functions of the recipe (with the
-            global names they use, in modules of yours) and the configuration of the layers.
+            global names they use, in modules of yours) and the configuration of the layers; where
+            a function takes ``rng``, also to the file's number, of which the draws depend.
         strategy: of the workers that share the files; None: this process reads all.
         storage_options: of fsspec, for ``out`` and ``cache``.
 
@@ -114,7 +120,7 @@ def _make_plan(
         _check_folders(out, cache)
         describe_layer(features)
         if cache is not None and (recipe := identify_recipe(dataset, features)) is not None:
-            kept = StateCache(cache, options, recipe)
+            kept = StateCache(cache, options, recipe, by_number=draws_numbers(dataset))
         if workers.rank == 0:
             check_target(out, options)
             listing = find_files(dataset)
@@ -123,7 +129,8 @@ def _make_plan(
     maps = any(isinstance(operation, Map) for operation in dataset.operations)
     # Without a map the reader's batches stay whole.
     collate = partial(collate_columns, names=tuple(features.input_columns())) if maps else None
-    stream = FileStream(dataset=dataset, listing=listing, collate=collate)
+    # A state is kept under the number of its file, so files are numbered as they are listed.
+    stream = FileStream(dataset=with_listed_files(dataset), listing=listing, collate=collate)
     return _Plan(stream=stream, kept=kept, known=known)
 
 
@@ -149,11 +156,11 @@ def _count(features: Features, plan: _Plan, workers: Communicator) -> States:
     for number in _share(sorted(plan.known), workers) + _share(largest, workers):
         states = None
         if kept is not None and number in plan.known:
-            states = kept.load(listing[number], layers)
+            states = kept.load(number, listing[number], layers)
         if states is None:
             states, skipped = _read(features, plan.stream, number, ReadCounter(workers.rank))
             if kept is not None and not skipped:  # who reads the rest again is told again
-                kept.store(listing[number], states)
+                kept.store(number, listing[number], states)
         for name, state in states.items():
             total[name].merge(state)
     return total

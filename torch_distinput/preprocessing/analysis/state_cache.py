@@ -19,7 +19,7 @@ from torch_distinput.preprocessing.analysis.function_identity import UnknownIden
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 
-_FORMAT = 1
+_FORMAT = 2
 _DIGEST_BYTES = 32
 _log = logging.getLogger(__name__)
 
@@ -35,13 +35,17 @@ class StateCache:
         folder: a path or URL.
         storage_options: of fsspec.
         recipe: what decides, beside a file, what is counted of it.
+        by_number: whether what is counted of a file depends on its number in the listing.
     """
 
-    def __init__(self, folder: str, storage_options: Mapping[str, Any], recipe: str) -> None:
+    def __init__(
+        self, folder: str, storage_options: Mapping[str, Any], recipe: str, *, by_number: bool
+    ) -> None:
         """See the class."""
         self._folder = folder.rstrip("/")
         self._options = storage_options
         self._recipe = recipe
+        self._by_number = by_number
 
     def find_known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
         """The numbers of the files that there is a state of.
@@ -58,11 +62,13 @@ class StateCache:
             )
         names = filesystem.names_in(self._folder, self._options)
         known = (i for i, info in enumerate(listing) if info.version)
-        return frozenset(i for i in known if self._make_name(listing[i]) in names)
+        return frozenset(i for i in known if self._make_name(i, listing[i]) in names)
 
-    def load(self, info: FileInfo, layers: Mapping[str, AdaptiveLayer]) -> States | None:
+    def load(
+        self, number: int, info: FileInfo, layers: Mapping[str, AdaptiveLayer]
+    ) -> States | None:
         """Return the states of a file; None if they cannot be read: it is counted again then."""
-        url = f"{self._folder}/{self._make_name(info)}"
+        url = f"{self._folder}/{self._make_name(number, info)}"
         try:
             content = filesystem.load_file(url, self._options)
             if content is None:
@@ -71,7 +77,7 @@ class StateCache:
             if hashlib.sha256(packed).digest() != digest:
                 raise ValueError("it is not as it was written")  # noqa: TRY301 - told below
             with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-                if str(arrays["key"]) != self._make_key(info):
+                if str(arrays["key"]) != self._make_key(number, info):
                     return None
                 return {
                     name: type(layer.analyzer.new_state()).from_arrays(_select(arrays, f"{place}/"))
@@ -81,7 +87,7 @@ class StateCache:
             _log.warning("The state %s cannot be read (%s); its file is read again.", url, error)
             return None
 
-    def store(self, info: FileInfo, states: States) -> None:
+    def store(self, number: int, info: FileInfo, states: States) -> None:
         """Keep the states of a file, if it has a version."""
         if not info.version:
             return
@@ -91,21 +97,33 @@ class StateCache:
             for name, array in state.to_arrays().items()
         }
         packed = io.BytesIO()
-        np.savez(packed, key=np.array(self._make_key(info)), **arrays)
+        np.savez(packed, key=np.array(self._make_key(number, info)), **arrays)
         content = packed.getvalue()
         content += hashlib.sha256(content).digest()
-        filesystem.store_file(f"{self._folder}/{self._make_name(info)}", content, self._options)
+        url = f"{self._folder}/{self._make_name(number, info)}"
+        filesystem.store_file(url, content, self._options)
 
-    def _make_key(self, info: FileInfo) -> str:
-        return json.dumps([self._recipe, info.path, info.size, info.version])
+    def _make_key(self, number: int, info: FileInfo) -> str:
+        place = number if self._by_number else None
+        return json.dumps([self._recipe, place, info.path, info.size, info.version])
 
-    def _make_name(self, info: FileInfo) -> str:
+    def _make_name(self, number: int, info: FileInfo) -> str:
         name = info.path.rstrip("/").rpartition("/")[2]
-        return f"{name[:50]}-{hashlib.sha256(self._make_key(info).encode()).hexdigest()[:24]}.state"
+        digest = hashlib.sha256(self._make_key(number, info).encode()).hexdigest()
+        return f"{name[:50]}-{digest[:24]}.state"
 
 
 def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+
+
+def draws_numbers(dataset: FileDataset) -> bool:
+    """Whether a function of the recipe draws: its numbers follow from that of the file."""
+    return any(
+        operation.wants_rng
+        for operation in dataset.operations
+        if isinstance(operation, (Map, Filter))
+    )
 
 
 def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
