@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,30 @@ class TestReduce:
             assert (torch.float32, 1.5) == (total.dtype, total.item())
         both = one(2).reduce("sum", tdi.PerReplica([0.0, torch.tensor(1.5)]))
         assert (torch.float32, 1.5) == (both.dtype, both.item())
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ((2.0**24 + 1, 0), (torch.float64, 2.0**24 + 1)),
+            ((0, 1.5), (torch.float64, 1.5)),
+            ((True, 0.1), (torch.float64, 1.1)),
+            ((True, 5), (torch.int64, 6)),
+            ((np.float64(0.1), 0.2), (torch.float64, np.float64(0.1) + 0.2)),
+            ((torch.tensor(1.5), 2), (torch.float32, 3.5)),
+        ],
+    )
+    def test_numbers_of_several_kinds(self, values, expected):
+        """Whole numbers beside floats, and numbers beside a tensor, on one worker."""
+        total = one(2).reduce("sum", tdi.PerReplica(values))
+        assert expected == (total.dtype, total.item())
+
+    def test_a_float_of_python_is_not_cut(self):
+        with pytest.raises(ValueError, match="one dtype"):
+            one(2).reduce("sum", tdi.PerReplica([1.5, torch.tensor(2)]))
+
+    def test_an_axis_that_comes_twice(self):
+        with pytest.raises(ValueError, match="each axis once"):
+            one(2).reduce("sum", tdi.PerReplica([torch.ones(2, 3)] * 2), axis=(0, -2))
 
     @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2])

@@ -166,10 +166,12 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> WorkerPart:
     given = [_tensor(name, value) for value in values]
-    given = _with_one_dtype(name, values, given)
-    shown, is_number = given[0].dtype, all(map(_is_number, values, given))
-    if is_number:
+    if is_number := _are_floats(values, given):
+        shown = torch.get_default_dtype()
         given = [torch.as_tensor(value, dtype=torch.float64) for value in values]
+    else:
+        given = _with_one_dtype(name, values, given)
+        shown = given[0].dtype
     tensors = [_widen(tensor, op) for tensor in given]
     if axis is None:
         local, count = _sum_up(name, tensors), len(tensors)
@@ -184,20 +186,31 @@ def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> WorkerP
 
 
 def _with_one_dtype(name: str, values: Values, given: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Numbers of Python beside tensors take theirs; what differs then is refused."""
-    pairs = zip(values, given, strict=True)
-    dtypes = {tensor.dtype for value, tensor in pairs if not isinstance(value, (int, float))}
-    if len(dtypes) > 1:
+    """Numbers of Python take the dtype of tensors; what differs, or would be cut, is refused."""
+    pairs = list(zip(values, given, strict=True))
+    dtypes = {tensor.dtype for value, tensor in pairs if not _is_of_python(value)}
+    if not dtypes:
+        return given
+    dtype = next(iter(dtypes))
+    cuts = not (dtype.is_floating_point or dtype.is_complex)
+    if len(dtypes) > 1 or (cuts and any(isinstance(value, float) for value in values)):
         shown = ", ".join(map(_shape, given))
         msg = f"Expected tensors of one dtype at {name} on all replicas, got {shown}. Convert them."
         raise ValueError(msg)
-    return [tensor.to(dtype) for tensor in given for dtype in dtypes] or given
+    return [
+        torch.as_tensor(value, dtype=dtype) if _is_of_python(value) else tensor
+        for value, tensor in pairs
+    ]
 
 
-def _is_number(value: Any, tensor: torch.Tensor) -> bool:
-    """Whether a tensor was made of Python's floats, which it rounds to the default dtype."""
-    of_python = isinstance(value, (float, list)) and not isinstance(value, np.generic)
-    return of_python and tensor.dtype is torch.get_default_dtype()
+def _are_floats(values: Values, given: list[torch.Tensor]) -> bool:
+    """Whether tensors were made of Python's numbers, and floats, rounded to the default dtype."""
+    of_python = all(isinstance(value, list) or _is_of_python(value) for value in values)
+    return of_python and any(tensor.dtype is torch.get_default_dtype() for tensor in given)
+
+
+def _is_of_python(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, np.generic)
 
 
 def _widen(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
@@ -299,6 +312,9 @@ def _sum_over(name: str, tensor: torch.Tensor, axes: tuple[int, ...]) -> tuple[t
     for axis in axes:
         _check_axis(name, tensor, axis, "Use axis=None to combine whole values.")
         count *= tensor.shape[axis]
+    if len({axis % tensor.ndim for axis in axes}) < len(axes):
+        msg = f"Expected each axis once at {name}, got axis={axes} of shape {tuple(tensor.shape)}."
+        raise ValueError(msg)
     return tensor.sum(dim=axes) if axes else tensor, count  # torch takes () for all axes
 
 

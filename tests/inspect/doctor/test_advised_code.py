@@ -73,6 +73,12 @@ WRITTEN = {
         ),
         "DataLoader(dataset, batch_size=16, drop_last=True)",
     ),
+    "plain batches, which the dataset gets as they are": (
+        lambda: DataLoader(
+            Numbers(64), sampler=BatchSampler(RandomSampler(range(64)), 8, True), batch_size=None
+        ),
+        "DataLoader(dataset, batch_size=16, shuffle=True, drop_last=True)",
+    ),
     "a DistributedSampler": (
         lambda: DataLoader(
             Numbers(64), 8, sampler=UnrepeatedDistributedSampler(Numbers(64), 2, 0), collate_fn=pad

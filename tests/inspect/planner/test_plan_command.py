@@ -131,3 +131,12 @@ def test_a_path_that_is_not_there_is_said_in_one_line(tmp_path, capsys):
     arguments = [str(tmp_path / "*.csv"), *["--workers", "2", "--global-batch-size", "60"]]
     assert 1 == main(["plan", *arguments])
     assert "No file matches" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written(tmp_path, capsys):
+    """The plan is printed all the same."""
+    size = ["--workers", "2", "--global-batch-size", "4", "--html", f"{tmp_path}/none/plan.html"]
+    assert main(["plan", "100", *size]) == 1
+    shown = capsys.readouterr()
+    assert "100 examples" in shown.out
+    assert "none/plan.html" in shown.err

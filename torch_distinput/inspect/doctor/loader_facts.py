@@ -119,7 +119,7 @@ def look_at(loader: Any) -> LoaderFacts:
     loader = unwrapped(loader)
     dataset = loader.dataset
     is_stream = isinstance(dataset, IterableDataset)
-    batches = loader.batch_sampler
+    batches = _batches_of(loader)
     division = _find_stream_division(dataset) if is_stream else _find_division(loader)
     division = Division(divider="unknown") if is_dispatched else division
     sampler = None if is_stream else _innermost(loader)
@@ -225,10 +225,21 @@ def _pads_as_torch(kind: type) -> bool:
     return kind is DistributedSampler or kind.__name__ == "DistributedSamplerWrapper"
 
 
+def _batches_of(loader: DataLoader[Any]) -> Any:
+    """What makes batches of indices, through what divides them; None where nothing does.
+
+    With ``batch_size=None`` a sampler may give whole batches to the dataset.
+    """
+    shard = _shard_of(loader)
+    if shard is not None:
+        return shard.batch_sampler
+    is_sampler = loader.batch_sampler is None and isinstance(loader.sampler, BatchSampler)
+    return loader.sampler if is_sampler else loader.batch_sampler
+
+
 def _batches_plainly(loader: DataLoader[Any]) -> bool:
     """Whether batches are consecutive windows of the sampler, or there are none."""
-    shard = _shard_of(loader)
-    batches = loader.batch_sampler if shard is None else shard.batch_sampler
+    batches = _batches_of(loader)
     return batches is None or _is_plain_batching(batches)
 
 
@@ -243,9 +254,7 @@ def _is_plain_batching(batches: Any) -> bool:
 
 def _innermost(loader: DataLoader[Any]) -> Any:
     """The sampler that gives examples, through what batches and divides them."""
-    shard = _shard_of(loader)
-    batches = loader.batch_sampler if shard is None else shard.batch_sampler
-    return getattr(batches, "sampler", loader.sampler)
+    return getattr(_batches_of(loader), "sampler", loader.sampler)
 
 
 def _order_of(sampler: Any) -> LoaderOrder:

@@ -93,7 +93,7 @@ def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Find
     """Return the finding that each rank reads everything."""
     text = (
         f"nothing divides the examples. Each of {num_ranks} ranks that build this loader reads "
-        f"{facts.num_examples:,}, the same as the others: {shares.delivered:,} an epoch in all."
+        f"{facts.num_examples:,}, as if it were alone: {shares.delivered:,} an epoch in all."
     )
     code = changed_lines.write_distribution(facts, num_ranks)
     return Finding(kind="not divided", number=num_ranks, text=text, code=code)
@@ -180,7 +180,7 @@ def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
             yield f"drop_last leaves out {show_count(shares.dropped, 'example')} an epoch{whose}."
     if facts.order == "drawn with replacement" and num_ranks > 1 and facts.division is None:
         examples = show_count(facts.num_examples or 0, "example")
-        yield f"Each rank draws {examples} of its own, with replacement."
+        yield f"Each rank draws {examples} with replacement: its own, if it is seeded by rank."
     if facts.division is not None and facts.division.num_ranks not in (None, num_ranks):
         yield (
             f"The loader is divided among {show_count(facts.division.num_ranks, 'rank')}; the "

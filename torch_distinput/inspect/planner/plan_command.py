@@ -88,7 +88,11 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = json.dumps(plan.to_dict(), indent=2) if arguments.json else str(plan)
     sys.stdout.write(f"{shown}\n")
     if arguments.html:
-        plan.save(arguments.html)
+        try:
+            plan.save(arguments.html)
+        except OSError as error:
+            sys.stderr.write(f"torch-distinput plan: {error}\n")
+            return 1
         sys.stderr.write(f"wrote {arguments.html}\n")
     return 0
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -39,7 +40,6 @@ from torch_distinput.inspect.doctor.watching.loader_watch import (
 from torch_distinput.inspect.doctor.watching.records import RankRecord
 from torch_distinput.inspect.doctor.watching.seen_verdicts import explain_records
 
-WEIGHTS = [1.0] * 9
 Script = Callable[[int, int], object]
 """What a rank plays, given its rank and the number of ranks."""
 
@@ -75,6 +75,10 @@ def epochs_of(loader: Any, *, tells: bool = False, number: int = 2) -> object:
             loader.sampler.set_epoch(epoch)
         list(loader)
     return loader
+
+
+def weighted(size: int) -> DataLoader:
+    return DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler([1.0] * 9, size))
 
 
 def trained_twice(loader: Any) -> None:
@@ -141,6 +145,7 @@ def shard(rank: int, num_ranks: int, size: int) -> DataLoader:
     return DataLoader(Numbers(size), batch_sampler=BatchSamplerShard(inner, num_ranks, rank))
 
 
+ORDERS_DIFFER = [("repeated", 20)]
 FAULTS: dict[str, tuple[Script, int, list[tuple[str, int]]]] = {
     "no set_epoch": (
         lambda rank, num: epochs_of(divided(rank, num)), 2, [("same order in each epoch", 32)],
@@ -182,6 +187,28 @@ FAULTS: dict[str, tuple[Script, int, list[tuple[str, int]]]] = {
         2,
         [("ranks end at different steps", 2)],
     ),
+    "a seed of each rank": (
+        lambda rank, num: epochs_of(divided(rank, num, seed=rank), tells=True), 2, ORDERS_DIFFER,
+    ),
+    "a seed of each rank, first steps": (
+        lambda rank, num: list(islice(divided(rank, num, seed=rank), 6)), 2, [("repeated", 11)],
+    ),
+    "set_epoch on one rank": (
+        lambda rank, num: epochs_of(divided(rank, num), tells=rank == 0), 2, ORDERS_DIFFER,
+    ),
+    "one subset on every rank": (
+        lambda *_: list(DataLoader(Subset(Numbers(40), range(5, 35)), 4, shuffle=True)),
+        2,
+        [("not divided", 2)],
+    ),
+    "every rank draws the same": (
+        lambda *_: torch.manual_seed(0) and list(weighted(48)), 2, [("not divided", 2)],
+    ),
+    "an own sampler of NumPy's integers": (
+        lambda *_: list(DataLoader(Numbers(20), 4, sampler=np.random.permutation(20))),
+        2,
+        [("repeated", 20)],
+    ),
     "an own sampler that repeats": (
         lambda rank, _: list(DataLoader(Numbers(20), 4, sampler=OnTwoRanks(rank, overlap=3))),
         2,
@@ -200,10 +227,7 @@ def test_a_fault_is_seen_with_its_number(name: str) -> None:
 ORDINARY: dict[str, tuple[Script, int]] = {
     "alone": (lambda *_: epochs_of(DataLoader(Numbers(61), 4, shuffle=True)), 1),
     "alone, in order": (lambda *_: epochs_of(DataLoader(Numbers(61), 4)), 1),
-    "alone, weighted": (
-        lambda *_: epochs_of(DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler(WEIGHTS, 50))),
-        1,
-    ),
+    "alone, weighted": (lambda *_: epochs_of(weighted(50)), 1),
     "alone, a stream": (lambda *_: epochs_of(DataLoader(Stream(61), 4, num_workers=1)), 1),
     "set_epoch is called": (lambda rank, num: epochs_of(divided(rank, num), tells=True), 2),
     "two trainings": (lambda rank, num: trained_twice(divided(rank, num)), 2),
@@ -233,12 +257,7 @@ ORDINARY: dict[str, tuple[Script, int]] = {
     "a subset of each rank": (
         lambda rank, num: list(DataLoader(Subset(Numbers(40), range(rank, 40, num)), 4)), 2,
     ),
-    "weighted on each rank": (
-        lambda *_: list(
-            DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler(WEIGHTS, 48))
-        ),
-        2,
-    ),
+    "weighted on each rank": (lambda *_: list(weighted(48)), 2),
     "a divided stream": (
         lambda rank, num: list(DataLoader(DividedStream(64, rank, num), 4, num_workers=2)), 2,
     ),
@@ -266,6 +285,19 @@ ORDINARY: dict[str, tuple[Script, int]] = {
 def test_in_an_ordinary_script_nothing_is_found(name: str) -> None:
     script, num_ranks = ORDINARY[name]
     assert [] == findings(script, num_ranks)
+
+
+@pytest.mark.parametrize("other_seed", [0, 1])
+def test_loaders_that_are_made_anew_may_be_epochs_or_trainings(other_seed) -> None:
+    """Which of them, only the user knows: it is no finding."""
+    (explanation,) = said(
+        lambda rank, num: [
+            epochs_of(divided(rank, num, seed=seed), number=1) for seed in (0, other_seed)
+        ],
+        2,
+    )
+    is_said = any(line.startswith("Whether epochs differ: 2") for line in explanation.unseen)
+    assert is_said == (other_seed == 0)
 
 
 def test_ranks_that_read_one_part_are_named() -> None:

@@ -33,16 +33,26 @@ class KnownTurns:
         """Have seen none yet."""
         self._num_left = start.number(ROWS)
         self._expected = start.value(TURNS)
+        self._has_begun = False
         self._digest = blake2b(digest_size=8)
 
-    def add(self, sources: Indices, lengths: Indices) -> None:
+    def add(self, sources: Indices, lengths: Indices, *, may_differ: bool) -> None:
         """Take the next turns.
+
+        Args:
+            sources: whose turn each of them is.
+            lengths: of the examples.
+            may_differ: they are not passed over, and files may be elsewhere. If none was passed
+                over before, nothing behind the place was played, and other files may come next.
 
         Raises:
             SourceError: they are others.
         """
+        if may_differ and not self._has_begun:
+            self._num_left = 0
         if not self._num_left:
             return
+        self._has_begun = True
         count = min(self._num_left, len(sources))
         self._digest.update(_join(sources[:count], lengths[:count]))
         self._num_left -= count

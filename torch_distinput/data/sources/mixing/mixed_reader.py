@@ -71,7 +71,7 @@ class MixedReader:
         self._sources = mixed
         self._shard = shard
         self._notes: deque[ReadReport] = deque()
-        self._is_over = False
+        self._is_over = self._is_passing = False
         count = len(mixed.names)
         self._phase = self._turn = self._touched = 0
         self._ended = [0] * count
@@ -97,8 +97,10 @@ class MixedReader:
     def skip(self, num_rows: int) -> int:
         """Pass over the next rows without finishing them; return how many there were."""
         left = num_rows
+        self._is_passing = True
         while left and (chunk := self._next(min(left, _MOST_SKIPPED))) is not None:
             left -= chunk.num_rows
+        self._is_passing = False
         return num_rows - left
 
     def notes(self) -> ReadReport | None:
@@ -235,7 +237,8 @@ class MixedReader:
             lengths[sources == number] = own = self._held[number].lengths[:count]
             self._pass_tokens[number] += sum(own)
         if self._known is not None:
-            self._known.add(sources, lengths)
+            may_differ = not self._is_passing and self._shard.num_files != ALL_FILES
+            self._known.add(sources, lengths, may_differ=may_differ)
         dues, self._dues = self._dues, self._next_dues
         return ("dues", dues), *describe_turns(sources, lengths)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import sys
 import sysconfig
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, final
@@ -84,8 +85,9 @@ class EpochWatch:
         if not self._has_index or index is None:
             return None
         indices = list(index) if isinstance(index, (list, tuple)) else [index]
-        if len(self._indices) < _INDICES_NOTED and all(isinstance(one, int) for one in indices):
-            self._indices += indices
+        if len(self._indices) < _INDICES_NOTED:
+            with suppress(TypeError, ValueError):  # keys of other kinds
+                self._indices += [operator.index(one) for one in indices]
         return len(indices)
 
     def record(self) -> SeenEpoch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -106,3 +107,38 @@ def _loader(told: dict[str, Any]) -> LoaderRecord:
 def _epoch(told: dict[str, Any]) -> SeenEpoch:
     digests = tuple(tuple(rows) for rows in told["digests"])
     return SeenEpoch(**{**told, "indices": tuple(told["indices"]), "digests": digests})
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """The loaders that one line iterates, on each rank that does.
+
+    Attributes:
+        ranks: those that have iterated it, ascending.
+        loaders: what each of them has seen.
+    """
+
+    ranks: tuple[int, ...]
+    loaders: tuple[LoaderRecord, ...]
+
+    @property
+    def facts(self) -> LoaderFacts:
+        """Those of the first rank; the others differ in whose part they read."""
+        return self.loaders[0].facts
+
+    @property
+    def num_ranks(self) -> int:
+        """Among how many ranks the examples are divided, or read without being divided."""
+        division = self.facts.division
+        given = division and division.num_ranks
+        return given or len(self.ranks)
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients were recorded."""
+        return any(epoch.trains for loader in self.loaders for epoch in loader.epochs)
+
+    def epochs(self) -> Iterator[tuple[SeenEpoch, ...]]:
+        """Each iteration that all ranks have begun, on all of them."""
+        yield from zip(*(loader.epochs for loader in self.loaders), strict=False)

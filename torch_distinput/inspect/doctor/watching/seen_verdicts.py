@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
-from typing import final
 
 from torch_distinput.inspect.doctor import changed_lines
 from torch_distinput.inspect.doctor.explanation import Explanation, Finding
-from torch_distinput.inspect.doctor.loader_facts import LoaderFacts
 from torch_distinput.inspect.doctor.stream_parts import are_the_same, read_several_times
 from torch_distinput.inspect.doctor.verdicts import (
     count_shares,
@@ -18,47 +16,21 @@ from torch_distinput.inspect.doctor.verdicts import (
     list_loader_facts,
     not_divided,
 )
-from torch_distinput.inspect.doctor.watching.records import LoaderRecord, RankRecord, SeenEpoch
+from torch_distinput.inspect.doctor.watching.order_verdicts import (
+    count_begun,
+    find_same_draws,
+    find_same_order,
+    find_unlike_orders,
+    list_alike_loaders,
+)
+from torch_distinput.inspect.doctor.watching.records import (
+    LoaderRecord,
+    RankRecord,
+    Seen,
+    SeenEpoch,
+)
 from torch_distinput.inspect.doctor.watching.timing import list_times
 from torch_distinput.rendering.units import show_count
-
-_FEWEST = 8
-"""Indices that two epochs must share, in order, before the order is said not to change."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """The loaders that one line iterates, on each rank that does.
-
-    Attributes:
-        ranks: those that have iterated it, ascending.
-        loaders: what each of them has seen.
-    """
-
-    ranks: tuple[int, ...]
-    loaders: tuple[LoaderRecord, ...]
-
-    @property
-    def facts(self) -> LoaderFacts:
-        """Those of the first rank; the others differ in whose part they read."""
-        return self.loaders[0].facts
-
-    @property
-    def num_ranks(self) -> int:
-        """Among how many ranks the examples are divided, or read without being divided."""
-        division = self.facts.division
-        given = division and division.num_ranks
-        return given or len(self.ranks)
-
-    @property
-    def trains(self) -> bool:
-        """Whether gradients were recorded."""
-        return any(epoch.trains for loader in self.loaders for epoch in loader.epochs)
-
-    def epochs(self) -> Iterator[tuple[SeenEpoch, ...]]:
-        """Each iteration that all ranks have begun, on all of them."""
-        yield from zip(*(loader.epochs for loader in self.loaders), strict=False)
 
 
 def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
@@ -110,13 +82,16 @@ def _find_seen(seen: Seen) -> Iterator[Finding]:
             yield from _find_streams_read_alike(seen)
         elif seen.facts.division is None:
             yield from _find_examples_read_alike(seen)
+            yield from find_same_draws(seen)
         elif seen.facts.division.divider == "unknown":
             yield from _find_repeated_indices(seen)
+        else:
+            yield from find_unlike_orders(seen)
         yield from _find_uneven_ends(seen)
     if len(seen.ranks) == 1 or not seen.trains:
         yield from _find_processes_alike(seen)
     if seen.trains:
-        yield from _find_same_order(seen)
+        yield from find_same_order(seen)
     yield from _find_shared_numbers(seen)
 
 
@@ -171,9 +146,11 @@ def _find_examples_read_alike(seen: Seen) -> Iterator[Finding]:
         ),
         default=1,
     )
-    shares = count_shares(seen.facts, times)
+    # What was seen settles it: if they are parts of something, then they are one part.
+    facts = replace(seen.facts, may_be_part=False)
+    shares = count_shares(facts, times)
     if times > 1 and shares is not None:
-        yield not_divided(seen.facts, times, shares)
+        yield not_divided(facts, times, shares)
 
 
 def _examples(epoch: SeenEpoch) -> dict[int, str]:
@@ -225,38 +202,6 @@ def _find_uneven_ends(seen: Seen) -> Iterator[Finding]:
             return
 
 
-def _find_same_order(seen: Seen) -> Iterator[Finding]:
-    """Of samplers that are known to shuffle."""
-    if seen.facts.order != "shuffled" or seen.facts.is_stream:
-        return
-    begun: dict[int, list[tuple[int, ...]]] = {}
-    # A rank that ended early has begun fewer epochs.
-    for epoch in max(seen.loaders, key=_count_begun).epochs:
-        if len(epoch.indices) >= _FEWEST:
-            begun.setdefault(epoch.loader, []).append(epoch.indices)
-    for orders in begun.values():
-        common = min(map(len, orders))
-        # All of them: a second training with the same loader may well begin with epoch 0 again.
-        if len(orders) > 1 and len({order[:common] for order in orders}) == 1:
-            text = (
-                f"{len(orders)} epochs have begun with the same {common:,} examples in the same "
-                f"order. {_why_same_order(seen.facts)}"
-            )
-            code = changed_lines.write_distribution(seen.facts, seen.num_ranks)
-            yield Finding(kind="same order in each epoch", number=common, text=text, code=code)
-            return
-
-
-def _count_begun(loader: LoaderRecord) -> int:
-    return sum(bool(epoch.indices) for epoch in loader.epochs)
-
-
-def _why_same_order(facts: LoaderFacts) -> str:
-    if facts.division is not None and facts.division.divider != "BatchSamplerShard":
-        return "Nobody calls sampler.set_epoch(epoch) before an epoch."
-    return "Its random generator is seeded anew, and alike, before each epoch."
-
-
 def _find_shared_numbers(seen: Seen) -> Iterator[Finding]:
     for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
         if loader.alike:
@@ -303,11 +248,13 @@ def _list_shared_parts(seen: Seen) -> Iterator[str]:
 def _list_unseen(seen: Seen) -> Iterator[str]:
     facts, epochs = seen.facts, [epoch for loader in seen.loaders for epoch in loader.epochs]
     is_known = facts.division is not None and facts.division.divider == "DistributedSampler"
-    begun = max(map(_count_begun, seen.loaders))
+    begun = max(map(count_begun, seen.loaders))
     if seen.trains and facts.order == "shuffled" and is_known and begun < 2:
         shares = count_shares(facts, seen.num_ranks)
         steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
         yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
+    if seen.trains:
+        yield from list_alike_loaders(seen)
     if len(seen.ranks) < seen.num_ranks:
         yield (
             f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "
@@ -318,5 +265,11 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
     if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
         yield "Whether ranks end at the same step: none has come to the end of its data."
     digests = any(_rows(epoch) for epoch in epochs)
-    if len(seen.ranks) > 1 and not digests and (facts.is_stream or facts.division is None):
-        yield "Whether ranks read the same examples: the rows of a batch could not be told apart."
+    is_split = len(seen.ranks) > 1 or (facts.is_stream and facts.loader_processes > 1)
+    if is_split and not digests and (facts.is_stream or facts.division is None):
+        yield (
+            "Whether ranks or processes read the same examples: the rows of a batch could not be "
+            "told apart."
+        )
+
+
