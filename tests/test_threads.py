@@ -323,3 +323,10 @@ def test_at_exit_only_a_thread_that_does_not_end_when_asked_is_given_up(monkeypa
         return len(given_up)
 
     assert (0 if heeds else 1) == forked(leave)
+
+
+def test_one_thread_at_a_time_starts_loader_processes() -> None:
+    """filelock refuses a fork beside another one, on Python 3.12 and later."""
+    with threads.forking_loaders():
+        assert threads.named_lock("start of loader processes").locked()
+    assert not threads.named_lock("start of loader processes").locked()

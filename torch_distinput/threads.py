@@ -221,13 +221,16 @@ def call_in_child(owner: T, call: Callable[[T], None]) -> None:
 
 @contextmanager
 def forking_loaders() -> Iterator[None]:
-    """Around what starts loader processes: those that are forked know what they are."""
-    _register()
-    _forking.loaders = True
-    try:
-        yield
-    finally:
-        _forking.loaders = False
+    """Around what starts loader processes: those that are forked know what they are.
+
+    One thread after the other: filelock, which torch loads, refuses a fork beside another one.
+    """
+    with named_lock("start of loader processes"):
+        _forking.loaders = True
+        try:
+            yield
+        finally:
+            _forking.loaders = False
 
 
 def is_loader_process() -> bool:

@@ -301,7 +301,7 @@ class StepIterator(Iterator[Any]):
         """Return the next step, or an empty :class:`OptionalStep` after the last one."""
         found: OptionalStep[Any] = OptionalStep(has_value=True)
         try:
-            found._value = self.__next__()  # noqa: SLF001 - our own; nothing is called after the step is there
+            found._value = self.__next__()  # noqa: SLF001 - our own; the step is kept at once
         except StopIteration:
             return OptionalStep(has_value=False)
         return found

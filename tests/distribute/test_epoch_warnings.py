@@ -81,6 +81,22 @@ class TestADatasetForEachEpoch:
         (words,) = messages
         assert "before the loop over epochs" in words
 
+    @pytest.mark.parametrize("kind", ["columns", "tuple", "files", "mixture", "buckets", "packing"])
+    def test_is_told_of_all_that_can_be_recognized(self, caplog, tmp_path, kind):
+        """Dicts and tuples of columns may themselves be made anew."""
+        (tmp_path / "a.txt").write_text("1\n2\n3\n4\n5\n")
+        numbers, files = torch.arange(8), tdi.FileDataset(f"{tmp_path}/*.txt")
+        documents = torch.ones(8, 3, dtype=torch.int64)
+        kept = {
+            "files": files,
+            "mixture": tdi.mix({"a": documents}, weights={"a": 1.0}),
+            "buckets": tdi.bucket(documents, length=lambda row: 3, boundaries=[4]),
+            "packing": tdi.pack(documents, length=6, tokens=None),
+        }
+        made = {"columns": lambda: {"x": numbers}, "tuple": lambda: (numbers, numbers)}
+        messages = self.play(caplog, made.get(kind, lambda: kept[kind]))
+        assert 1 == sum("before the loop over epochs" in words for words in messages)
+
     def test_is_none_where_the_order_is_another(self, caplog):
         numbers = torch.arange(8)
         assert not self.play(caplog, lambda: numbers, shuffle=False)

@@ -36,6 +36,21 @@ def shuffled():
 CUTS = {"take": lambda stream: stream.take(14), "skip": lambda stream: stream.skip(2)}
 
 
+@pytest.mark.parametrize("make", [interleaved, shuffled])
+def test_a_stream_that_is_made_of_a_played_one_has_its_own_order(make):
+    """Not one that depends on how often the other was played."""
+
+    def play(stream, times=1):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            stream, global_batch_size=2, options=options(auto_shard_policy="data")
+        )
+        return [[step["number"].tolist() for step in dataset] for _ in range(times)]
+
+    played = CUTS["take"](make())
+    play(played, times=2)
+    assert play(CUTS["take"](make()).map(dict)) == play(played.map(dict))
+
+
 @pytest.mark.parametrize("policy", ["data", "file"])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("make", [interleaved, shuffled])

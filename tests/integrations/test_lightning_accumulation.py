@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from tests.integrations.lightning_runs import (
     NUM_EXAMPLES,
@@ -137,3 +139,29 @@ def test_a_limit_that_a_stream_does_not_exceed(tmp_path, accumulated, limit):
         second = Stepping()
         fit(second, data("stream", 3), ckpt_path=file, **limits)
         assert first.reached == reached + second.reached, file
+
+
+class Normalizing(Model):
+    """One whose running means are counted anew when its weights were averaged."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.norm = torch.nn.BatchNorm1d(1)
+
+    def training_step(self, batch, batch_idx):
+        self.norm(batch[:, None])
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_an_epoch_more_for_the_means_of_averaged_weights(accumulated):
+    """StochasticWeightAveraging plays it as one step of the optimizer, and asks for a step more."""
+    model, averaging = Normalizing(), StochasticWeightAveraging(1e-3, swa_epoch_start=1)
+    fit(
+        model,
+        data("indexed", 5),
+        max_epochs=NUM_EPOCHS,
+        accumulate_grad_batches=accumulated,
+        callbacks=[averaging],
+    )
+    assert 2 * (NUM_EPOCHS + 1) == len(model.trained)

@@ -21,6 +21,14 @@ TABLE = {
 ROWS = [dict(zip(TABLE, row, strict=True)) for row in zip(*TABLE.values(), strict=True)]
 
 
+@pytest.mark.parametrize("cities", [[float("nan")], [float("nan")] * 2, ["Graz", float("nan")]])
+def test_strings_that_are_all_missing_are_no_numbers(cities) -> None:
+    """NaN is what pandas has in the place of a missing string."""
+    features = pp.Features(city=pp.StringLookup(vocabulary=["Graz"], missing="oov"))
+    found = features.collate([{"city": city} for city in cities])
+    assert [int(city == "Graz") for city in cities] == found["city"].tolist()
+
+
 def made() -> pp.Features:
     features = pp.Features(
         size=pp.Normalization(),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import is_stream
-from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -28,7 +27,7 @@ from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
-from torch_distinput.distribute.epoch_warnings import FirstOrder
+from torch_distinput.distribute.epoch_warnings import find_first_order
 from torch_distinput.distribute.static_shapes import choose_partial_batch
 from torch_distinput.engine.indexed_input import IndexedInput
 from torch_distinput.engine.input import Input
@@ -87,9 +86,10 @@ def build_dataset(
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
         warn_of_source(source, policy, session.topology.num_workers)
+    is_shuffled = opened.request.shuffle
     recipe: dict[str, object] = {
         "source": opened.kind,
-        "shuffle": opened.request.shuffle,
+        "shuffle": is_shuffled,
         "seed": seed,
         "auto_shard_policy": policy.value,
         **dealing,
@@ -102,19 +102,8 @@ def build_dataset(
         facts=_facts(opened, session, options, balance),
         options=options,
         padding=padding,
-        order=_find_order(session, source, seed) if opened.request.shuffle else None,
+        order=find_first_order(session.first_orders, source, seed) if is_shuffled else None,
     )
-
-
-def _find_order(session: Session, source: Any, seed: int) -> FirstOrder | None:
-    """The order of the first epoch; None for a list, say, which cannot be referred to weakly."""
-    data = source.dataset if is_loader(source) else source  # loaders are made anew as well
-    try:
-        if data not in session.first_orders:
-            session.first_orders[data] = {}
-    except TypeError:
-        return None
-    return FirstOrder(session.first_orders[data], seed)
 
 
 def _choose_policy(source: Any, opened: Source, options: InputOptions) -> AutoShardPolicy:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, final
+
+from torch_distinput.data.sources.dataloader import is_loader
 
 if TYPE_CHECKING:
     from torch_distinput.engine.epoch_record import EpochRecord
@@ -41,8 +44,8 @@ class FirstOrder:
         self.seed = seed
         self._seeds = seeds
 
-    def was_played(self) -> bool:
-        """Whether another dataset has played it; True once, as one warning is enough."""
+    def takes_warning(self) -> bool:
+        """Whether to say that another dataset has played it; True once, as that is enough."""
         was_played = self._seeds.get(self.seed) is False
         if was_played:
             self._seeds[self.seed] = True
@@ -51,6 +54,34 @@ class FirstOrder:
     def end(self) -> None:
         """It has been played."""
         self._seeds.setdefault(self.seed, False)
+
+
+def find_first_order(
+    orders: MutableMapping[Any, dict[int, bool]], source: Any, seed: int
+) -> FirstOrder | None:
+    """The order of the first epoch; None for a list, say, which cannot be referred to weakly.
+
+    Args:
+        orders: what has been played of which data; refers to the data weakly.
+        source: what is distributed.
+        seed: of its order.
+    """
+    data = _find_lasting(source)
+    try:
+        if data not in orders:
+            orders[data] = {}
+    except TypeError:
+        return None
+    return FirstOrder(orders[data], seed)
+
+
+def _find_lasting(source: Any) -> Any:
+    """What stays where a dataset is made anew for each epoch: a loader and a dict are made anew."""
+    data = source.dataset if is_loader(source) else source
+    if isinstance(data, list):
+        return source
+    columns = tuple(data.values()) if isinstance(data, Mapping) else data
+    return columns[0] if type(columns) is tuple and columns else data
 
 
 @final
@@ -132,7 +163,7 @@ class EpochWarnings:
             )
 
     def _warn_of_order(self) -> None:
-        if self._order is not None and self._order.was_played():
+        if self._order is not None and self._order.takes_warning():
             _log.warning(
                 "%s: the same data was distributed before, and is played in the same order, that "
                 "of epoch 0 with seed=%d. Call distribute_dataset once, before the loop over "

@@ -11,6 +11,7 @@ it reads the next one, its partners have taken the one before, so they are one s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn, final
 
 import torch
@@ -202,12 +203,10 @@ class SendingFeed:
     def _tell(self, error: BaseException, index: int) -> None:
         """Let the partners hear it in words, as long as they are there."""
         if self._line.is_open:
-            try:
+            with suppress(Exception):  # the error itself says more
                 self._line.post(Kind.FAILED, serialize(f"{type(error).__name__}: {error}"))
                 if isinstance(error, Exception):
                     self._line.settle(index)
-            except Exception:  # noqa: BLE001 - the error itself says more
-                self._line.end()
             self._line.end()
 
 

@@ -142,6 +142,7 @@ class DistributedLoader:
         self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
         self._num_averaged = 0  # examples of all steps that it takes together
         self._has_told = False
+        self._is_playing = False
         self._is_training = False  # inside of an epoch, with gradients
 
     def __repr__(self) -> str:
@@ -166,6 +167,7 @@ class DistributedLoader:
         self._num_waiting = 0
         steps = self.dataset.steps()
         accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
+        self._is_playing = True
         try:
             for step, is_last in self._look_ahead(steps):
                 self._step, self.end_of_dataloader = step, is_last
@@ -177,7 +179,7 @@ class DistributedLoader:
                     self._num_waiting += step.num_examples
             self._is_training = False
         finally:
-            self.end_of_dataloader = False
+            self._is_playing = self.end_of_dataloader = False
             accelerator.gradient_state._remove_dataloader(self)  # noqa: SLF001
             steps.close()
 
@@ -271,6 +273,8 @@ class DistributedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter()`` plays; a loaded one goes on where it was."""
         self.dataset.set_epoch(epoch)
+        if not self._is_playing:  # the place is in that epoch now, not after the step before
+            self._step = self._before = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after the step in use; the same on all processes.

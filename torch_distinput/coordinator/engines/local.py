@@ -125,7 +125,7 @@ class LocalEngine:
         for pause in (*_PAUSES, None):
             try:
                 return self._new_child(name, address, make)
-            except (OSError, EOFError) as error:  # the second of a fork server that has ended
+            except (OSError, EOFError) as error:  # EOFError: the fork server has ended
                 failed = error
             if pause is not None:
                 time.sleep(pause)

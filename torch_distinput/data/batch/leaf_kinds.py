@@ -260,7 +260,7 @@ def kind_of(leaf: Any) -> LeafKind:
     for kind in KINDS:
         if isinstance(leaf, kind.leaf_type) and kind.has(leaf):
             return kind
-    cure = "Give a bare value in a batch, which collate_fn may make, a row of its own, shape (1,)"
+    cure = "If collate_fn makes a single value, give it a dimension of rows, shape (1,)"
     if type(leaf) in _TEXT:
         cure = "Make a list of the strings in a tuple, as default_collate gives them, in collate_fn"
     msg = (

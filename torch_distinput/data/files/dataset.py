@@ -35,7 +35,7 @@ _SUFFIXES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True, init=False)
+@dataclasses.dataclass(frozen=True, init=False)
 class FileDataset:
     """Records of files, read in the order of the list (``tf.data.TextLineDataset`` and kin).
 

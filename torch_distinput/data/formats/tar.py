@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import walk
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
-from torch_distinput.data.formats.tar_headers import Headers
+from torch_distinput.data.formats.tar_headers import Headers, show_name
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, join_bytes
 
@@ -217,15 +217,15 @@ def _regular_chunk(columns: list[bytes], files: _Files) -> dict[str, list[Any]] 
         chunk: dict[str, list[Any]] = {_KEY: [key.decode() for key in keys]}
     except UnicodeDecodeError:
         return None
-    chunk.update((_text(name), files.contents[i::step]) for i, name in enumerate(columns))
+    chunk.update((show_name(name), files.contents[i::step]) for i, name in enumerate(columns))
     return chunk
 
 
 def _row(file: InputFile, columns: list[bytes], files: _Files) -> list[Any] | None:
     """The key and the contents of one record in the order of the columns; None if it is bad."""
-    where = f"record {_text(files.keys[0])!r}"
+    where = f"record {show_name(files.keys[0])!r}"
     if sorted(files.columns) != sorted(set(columns)):
-        expected, got = (", ".join(map(_text, sorted(c))) for c in ({*columns}, files.columns))
+        expected, got = (", ".join(map(show_name, sorted(c))) for c in ({*columns}, files.columns))
         reason = (
             f"expected files {expected}, as in the first record of the archive, got {got}. All "
             "records of an archive need the same, each once"
@@ -242,12 +242,8 @@ def _row(file: InputFile, columns: list[bytes], files: _Files) -> list[Any] | No
 
 
 def _chunk(columns: list[bytes], rows: list[list[Any]]) -> dict[str, list[Any]]:
-    names = [_KEY, *map(_text, columns)]
+    names = [_KEY, *map(show_name, columns)]
     return {name: [row[number] for row in rows] for number, name in enumerate(names)}
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="backslashreplace")
 
 
 def _columns_of_first(file: InputFile) -> list[bytes]:
@@ -303,4 +299,4 @@ def _say_passed_over(path: str, what: str, name: bytes) -> None:
     if (path, what) in _said:
         return
     _said.add((path, what))
-    _log.warning("%s: %s, such as %r, are skipped.", path, what, _text(name))
+    _log.warning("%s: %s, such as %r, are skipped.", path, what, show_name(name))

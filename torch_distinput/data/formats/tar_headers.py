@@ -89,7 +89,7 @@ class Headers(Scanner):
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _pad(size)
             elif error := _refusal(kind, own):
-                error, after = f"{_text(_name(header, own))}: {error}", start + _pad(size)
+                error, after = f"{show_name(_name(header, own))}: {error}", start + _pad(size)
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
@@ -208,7 +208,8 @@ def _name(header: bytes, own: Mapping[bytes, bytes]) -> bytes:
     return name
 
 
-def _text(name: bytes) -> str:
+def show_name(name: bytes) -> str:
+    """Return a name of an archive as text; its bytes may be no UTF-8."""
     return name.decode(errors="backslashreplace")
 
 

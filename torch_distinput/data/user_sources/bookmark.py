@@ -12,11 +12,8 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.parts import RECIPES, parts_of
 from torch_distinput.data.user_sources.run import SourceRun
-from torch_distinput.data.user_sources.sequences.buckets import Buckets
-from torch_distinput.data.user_sources.sequences.mixture import Mixture
-from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
@@ -28,7 +25,6 @@ from torch_distinput.plan.progress.place import Place, Start
 
 BOOKMARK = "bookmark"
 """The kind of place that such a state is."""
-_RECIPES = (Mixture, DocumentPacking, Buckets)
 
 
 @final
@@ -98,7 +94,7 @@ def refuse_begun(source: Any, *, is_dealt: bool) -> None:
     Raises:
         ConfigurationError: a ValueError.
     """
-    for part in parts_of(source, closed=lambda part: not isinstance(part, _RECIPES)):
+    for part in parts_of(source, closed=lambda part: not isinstance(part, RECIPES)):
         if getattr(part, "_starting_state_dict", None) is None or not list(find_stages(part)):
             continue
         if is_dealt or has_exact_state(part):

@@ -9,7 +9,7 @@ from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 
-_RECIPES = (Mixture, DocumentPacking, Buckets)
+RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
 _INNER = (
     *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
@@ -24,7 +24,7 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
     while waiting:
         part = waiting.pop()
         yield part
-        if closed(part) or not (_is_of_torch(part) or isinstance(part, _RECIPES)):
+        if closed(part) or not (_is_of_torch(part) or isinstance(part, RECIPES)):
             continue
         new = [inner for inner in _inside(part) if id(inner) not in seen]
         seen.update(map(id, new))

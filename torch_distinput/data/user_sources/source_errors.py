@@ -76,8 +76,8 @@ def _warn_of_state(name: str, held: str) -> None:
 def warn_of_beginning(source: Any) -> None:
     """It was resumed, and its first epoch is asked for: nobody knows where that began."""
     _log.warning(
-        "%s has begun from a state of a later place, and is to begin its first epoch, whose "
-        "beginning nobody has told. It begins as it does by itself: if it counts epochs, with the "
-        "order of another one. Distribute a new one for the first epoch.",
+        "%s was resumed, and is asked for its first epoch, whose beginning the state does not "
+        "hold. It starts as it does by itself: if it counts epochs, it plays the order of another "
+        "one. Distribute a new one for the first epoch.",
         type(source).__name__,
     )

@@ -25,9 +25,10 @@ from typing import Any
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 
 _log = logging.getLogger(__name__)
-_INNER = ("ex_iterable", "ex_iterables")
-_KEPT = "_torch_distinput_stages"
-"""An attribute of a stream: its last stage as it was when it began first, and the copy in use."""
+INNER_STAGES = ("ex_iterable", "ex_iterables")
+"""Attributes of a stage: what it reads."""
+_FIRST = "_torch_distinput_first"
+"""An attribute of the copy of a stage that is played: the stage as it was when it began first."""
 _EXACT_RELEASES = ("5.2",)
 """Releases of ``datasets`` whose states were tested at every example."""
 
@@ -58,7 +59,7 @@ def find_stages(stream: Any) -> Iterator[Any]:
         if stage is None:
             continue
         yield stage
-        for name in _INNER:
+        for name in INNER_STAGES:
             inner = getattr(stage, name, None)
             waiting += inner if isinstance(inner, (list, tuple)) else [inner]
 
@@ -66,8 +67,7 @@ def find_stages(stream: Any) -> Iterator[Any]:
 def last_stage(stream: Any) -> Any:
     """The last stage of a Hugging Face stream, as it was when it began first; else None."""
     stage = getattr(stream, "_ex_iterable", None)
-    kept, own = getattr(stream, _KEPT, (None, None))
-    return kept if stage is own and kept is not None else stage
+    return getattr(stage, _FIRST, stage)
 
 
 def renew_stages(source: Any) -> None:
@@ -79,13 +79,14 @@ def renew_stages(source: Any) -> None:
     """
     for part in parts_of(source):
         if (kept := last_stage(part)) is not None:
-            part._ex_iterable = own = _copy_stages(kept)  # noqa: SLF001 - it has no public name
-            setattr(part, _KEPT, (kept, own))
+            part._ex_iterable = _copy_stages(kept)  # noqa: SLF001 - it has no public name
 
 
 def _copy_stages(stage: Any) -> Any:
-    own = copy.copy(stage)
-    for name in _INNER:
+    first = getattr(stage, _FIRST, stage)
+    own = copy.copy(first)
+    setattr(own, _FIRST, first)
+    for name in INNER_STAGES:
         inner = getattr(own, name, None)
         if isinstance(inner, (list, tuple)):
             setattr(own, name, [_copy_stages(each) for each in inner])

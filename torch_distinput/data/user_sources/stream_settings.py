@@ -19,11 +19,10 @@ import numpy as np
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.user_sources import web_pipelines
 from torch_distinput.data.user_sources.parts import parts_of
-from torch_distinput.data.user_sources.stages import last_stage
+from torch_distinput.data.user_sources.stages import INNER_STAGES, last_stage
 
 _MOST = 4096
 """Values of one stage that are looked at."""
-_INNER = ("ex_iterable", "ex_iterables")
 
 
 def settings_of(source: Any) -> str:
@@ -51,10 +50,10 @@ def _web_stage(stage: Any) -> Iterator[str]:
 def _stages(stage: Any) -> Iterator[str]:
     """A stage's class and values, and those of the stages it reads."""
     yield type(stage).__name__
-    values = {name: value for name, value in vars(stage).items() if name not in _INNER}
+    values = {name: value for name, value in vars(stage).items() if name not in INNER_STAGES}
     public = {name: value for name, value in values.items() if not name.startswith("_")}
     yield from islice(_values(public), _MOST)
-    for name in _INNER:
+    for name in INNER_STAGES:
         inner = getattr(stage, name, None)
         for one in inner if isinstance(inner, (list, tuple)) else [inner]:
             if one is not None:

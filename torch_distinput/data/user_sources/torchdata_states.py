@@ -7,7 +7,7 @@ A source whose state cannot be believed is read again, up to where it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -63,8 +63,8 @@ def _has_ended_process(source: Any, state: Any) -> bool:
         return False
     iterators = (getattr(loader, "_iterator", None) for loader in loaders)
     go_on = chain.from_iterable(getattr(each, "_workers_status", ()) for each in iterators)
-    snapshots = _find_values(state, ("_snapshot",))
-    ended = chain.from_iterable(_find_values(each, ("fetcher_ended",)) for each in snapshots)
+    snapshots = _find_values(state, "_snapshot")
+    ended = chain.from_iterable(_find_values(each, "fetcher_ended") for each in snapshots)
     return not all(go_on) or any(found is True for found in ended)
 
 
@@ -163,10 +163,10 @@ def _has_processes(source: Any) -> bool:
     return _loads_stream(source) and source.num_workers > 0
 
 
-def _find_values(state: Any, names: Collection[str]) -> Iterator[Any]:
-    """What has one of these names in the state of a loader, in each of its processes."""
-    for name, value in state.items() if isinstance(state, Mapping) else ():
-        if name in names:
+def _find_values(state: Any, name: str) -> Iterator[Any]:
+    """What has this name in the state of a loader, in each of its processes."""
+    for key, value in state.items() if isinstance(state, Mapping) else ():
+        if key == name:
             yield value
         else:
-            yield from _find_values(value, names)
+            yield from _find_values(value, name)

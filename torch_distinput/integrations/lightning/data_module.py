@@ -27,9 +27,9 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
 
     Args:
         train: what ``Strategy.distribute_dataset`` takes.
-        val: another one, or a list of them, one loader each.
-        test: one or a list, as ``val``.
-        predict: one or a list, as ``val``.
+        val: another one; one source, for one loader.
+        test: as ``val``.
+        predict: as ``val``.
         shuffle: of ``train`` alone, as ``distribute_dataset`` has it.
         drop_last: of ``train`` alone.
         arguments: what ``distribute_dataset`` takes for all of them: ``global_batch_size``,

@@ -13,6 +13,7 @@ from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.strings.packed import PackedColumn, PaddedStrings
 
+_SINGLE = frozenset({int, float, bool, str, bytes, type(None)})
 _NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
 
 
@@ -73,24 +74,38 @@ def collate_columns(examples: Sequence[Any], names: Sequence[str] | None = None)
     """Collate examples without asking what is in them: None and lists are values like others.
 
     Dicts give a dict of columns, of those names or of all there are; what one lacks is None.
-    Anything else gives one column. Numbers become a tensor, other values an array of objects.
+    Anything else gives one column. Tensors and arrays become a tensor, other values an array of
+    objects, numbers as well: a batch may have None among them, or whole numbers only, where that of
+    another worker has not, and workers compare the kinds of their columns.
     """
     if all(isinstance(example, Mapping) for example in examples):
         if names is None:
             names = tuple(dict.fromkeys(name for example in examples for name in example))
-        return {name: collate_column([example.get(name) for example in examples]) for name in names}
-    return collate_column(list(examples))
+        columns = ([example.get(name) for example in examples] for name in names)
+        return {name: _collate_values(values) for name, values in zip(names, columns, strict=True)}
+    return _collate_values(list(examples))
+
+
+def _collate_values(values: list[Any]) -> Any:
+    if values and all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
+        return collate_column(values)
+    refuse_masks(values)
+    return box_rows(values)
 
 
 def collate_column(values: list[Any]) -> Any:
-    """Return values as a tensor if they are numbers, else as an array of objects."""
+    """Return a whole column as a tensor if it is of numbers, else as an array of objects."""
     found = stack_numbers(values)
     return box_rows(values) if found is values else found
 
 
-def stack_rows(values: list[Any]) -> Any:
-    """The values of a column as a batch of it: a tensor of numbers, or a list, of lists if so."""
-    found = stack_numbers(values)
+def stack_rows(values: list[Any], *, are_strings: bool) -> Any:
+    """The values of a column as a batch of it: a tensor of numbers, or a list, of lists if so.
+
+    Strings may all be NaN, which is what pandas takes for a missing one.
+    """
+    refuse_masks(values)
+    found = values if are_strings else stack_numbers(values)
     if found is values and any(type(value) is tuple for value in values):
         return [list(value) if type(value) is tuple else value for value in values]
     return found
@@ -122,8 +137,11 @@ def refuse_masks(values: Any) -> None:
 def box_rows(values: Sequence[Any]) -> np.ndarray:
     """An array with one object for each row, whatever it is: NumPy's own strings are cut at NUL."""
     out = np.empty(len(values), dtype=object)
+    if _SINGLE.issuperset(map(type, values)):
+        out[:] = values
+        return out
     for row, value in enumerate(values):
-        out[row] = value
+        out[row] = value  # one by one: together, lists would be taken for a second dimension
     return out
 
 

@@ -20,7 +20,7 @@ from torch_distinput.preprocessing.columns.collate import (
     join_parts,
     stack_rows,
 )
-from torch_distinput.preprocessing.columns.tensors import convert
+from torch_distinput.preprocessing.columns.tensors import Takes, convert
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, compute_fingerprint
 from torch_distinput.preprocessing.strings.packed import PaddedStrings
 
@@ -135,7 +135,13 @@ class Features(nn.Module):
                 has = list(example) if isinstance(example, Mapping) else type(example).__name__
                 msg = f"Expected examples with {columns}, got {has} in example {number}."
                 raise (KeyError if isinstance(example, Mapping) else TypeError)(msg)
-        batch = {name: stack_rows([example[name] for example in examples]) for name in columns}
+        batch = {
+            name: stack_rows(
+                [example[name] for example in examples],
+                are_strings=self._find_takes(name) == {"strings"},
+            )
+            for name in columns
+        }
         return self(batch)  # type: ignore[no-any-return]
 
     def pack(self, batch: Mapping[str, Any], max_bytes: int | None = None) -> dict[str, Any]:
@@ -151,12 +157,15 @@ class Features(nn.Module):
         }
 
     def _pack_column(self, name: str, column: Any, max_bytes: int | None) -> Any:
-        layers: list[Any] = [
-            self[feature] for feature in self.names if name in self._list_columns([feature])
-        ]
-        # Another module takes the column as it is.
-        takes = {layer.takes if isinstance(layer, Layer) else "any" for layer in layers}
-        return convert(column, takes, layers[0], max_bytes)
+        return convert(column, self._find_takes(name), self._find_layers(name)[0], max_bytes)
+
+    def _find_layers(self, column: str) -> list[Any]:
+        return [self[feature] for feature in self.names if column in self._list_columns([feature])]
+
+    def _find_takes(self, column: str) -> set[Takes]:
+        """What the layers of a column take; another module takes it as it is."""
+        layers = self._find_layers(column)
+        return {layer.takes if isinstance(layer, Layer) else "any" for layer in layers}
 
     def dynamic_shapes(self, packed: Mapping[str, Any]) -> dict[str, Any]:
         """What ``torch.export`` should know of :meth:`pack`'s result: its rows may be any number.

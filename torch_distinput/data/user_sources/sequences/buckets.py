@@ -16,7 +16,7 @@ _WINDOW = 10_000
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Buckets:
     """A source whose examples are sorted by length; made by :func:`bucket`.
 

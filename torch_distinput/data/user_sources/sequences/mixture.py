@@ -40,7 +40,7 @@ class WeightSchedule:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Mixture:
     """Sources and their weights; made by :func:`mix`, played by ``distribute_dataset``.
 

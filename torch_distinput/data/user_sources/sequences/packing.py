@@ -22,7 +22,7 @@ _SMALLEST_ID, _LARGEST_ID = -(2**63), 2**63 - 1
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DocumentPacking:
     """A source of documents, and how they are packed; made by :func:`pack`.
 
