@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -325,8 +326,9 @@ def test_at_exit_only_a_thread_that_does_not_end_when_asked_is_given_up(monkeypa
     assert (0 if heeds else 1) == forked(leave)
 
 
-def test_one_thread_at_a_time_starts_loader_processes() -> None:
+def test_one_thread_at_a_time_starts_processes() -> None:
     """filelock refuses a fork beside another one, on Python 3.12 and later."""
-    with threads.forking_loaders():
-        assert threads.named_lock("start of loader processes").locked()
-    assert not threads.named_lock("start of loader processes").locked()
+    with ThreadPoolExecutor(1) as pool, threads.forking_in_turn():
+        with threads.forking_loaders():
+            assert not pool.submit(threads._fork_lock().acquire, blocking=False).result()
+        assert not pool.submit(threads._fork_lock().acquire, blocking=False).result()

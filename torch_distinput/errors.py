@@ -23,7 +23,9 @@ from __future__ import annotations
 import copy
 import sys
 import traceback
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -149,11 +151,33 @@ def make_system_error(what: str, needs: str, cure: str) -> ConfigurationError:
 
 def again(error: BaseException) -> BaseException:
     """The same error, to be raised another time: without the frames that keep the first."""
-    try:
-        same = copy.copy(error)
-    except Exception:  # noqa: BLE001 - a class of the user's that cannot be copied
-        same = UsageError(f"This ended with {type(error).__name__}: {error}")
+    same = _copy(error) or UsageError(f"This ended with {type(error).__name__}: {error}")
     same.__cause__ = error.__cause__
+    return same
+
+
+def _copy(error: BaseException) -> BaseException | None:
+    """An error of that text; None where a class of the user's allows none."""
+    makes: tuple[Callable[[], BaseException], ...] = (
+        lambda: copy.copy(error),
+        lambda: rebuild(type(error), error.args, vars(error)),
+    )
+    for make in makes:
+        with suppress(Exception):
+            if str(same := make()) == str(error):
+                return same
+    return None
+
+
+def rebuild(
+    kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping[str, Any]
+) -> BaseException:
+    """Make an error again without its ``__init__``, which may take something else than its args.
+
+    Copying and unpickling call it, so that ``super().__init__(f"no {name}")`` would be said twice.
+    """
+    same = kind.__new__(kind, *args)
+    same.__dict__.update(attributes)
     return same
 
 

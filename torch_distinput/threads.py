@@ -221,16 +221,28 @@ def call_in_child(owner: T, call: Callable[[T], None]) -> None:
 
 @contextmanager
 def forking_loaders() -> Iterator[None]:
-    """Around what starts loader processes: those that are forked know what they are.
-
-    One thread after the other: filelock, which torch loads, refuses a fork beside another one.
-    """
-    with named_lock("start of loader processes"):
+    """Around what starts loader processes of ours: those that are forked know what they are."""
+    with forking_in_turn():
         _forking.loaders = True
         try:
             yield
         finally:
             _forking.loaders = False
+
+
+@contextmanager
+def forking_in_turn() -> Iterator[None]:
+    """Around what starts processes, one thread after the other.
+
+    On Python 3.12 filelock, which torch loads, refuses a fork beside that of another thread.
+    """
+    with _fork_lock():
+        yield
+
+
+@functools.cache
+def _fork_lock() -> Any:
+    return new_rlock()  # a sampler of the user's may start loader processes as well
 
 
 def is_loader_process() -> bool:

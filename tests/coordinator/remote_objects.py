@@ -28,6 +28,14 @@ class OversizedError(Exception):
         super().__init__(f"{size} of {limit}")
 
 
+class MissingError(Exception):
+    """It can be pickled, and made again from its arguments, but not with the same words."""
+
+    def __init__(self, name):
+        super().__init__(f"no file {name!r} here")
+        self.name = name
+
+
 class LockedError(Exception):
     """It cannot be pickled."""
 
@@ -87,7 +95,9 @@ class Subject:
         raise error
 
     def fail_oddly(self, kind):
-        raise OversizedError(3, 2) if kind == "args" else LockedError
+        if kind == "lock":
+            raise LockedError
+        raise OversizedError(3, 2) if kind == "args" else MissingError("a.txt")
 
     def exit(self, status):
         sys.exit(status)

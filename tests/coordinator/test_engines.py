@@ -8,9 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.coordinator.remote_objects import FailedToMake, Meeting, Subject
+from tests.coordinator.remote_objects import (
+    FailedToMake,
+    Meeting,
+    MissingError,
+    OversizedError,
+    Subject,
+)
 from torch_distinput.coordinator.engines.outcome import RemoteTraceback
-from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.errors import ConfigurationError, UsageError, again
 
 
 @pytest.fixture(scope="module")
@@ -110,14 +116,22 @@ class TestErrors:
         with pytest.raises(ConfigurationError, match="no worker"):
             remote.call("fail", ConfigurationError("no worker"))
 
-    @pytest.mark.parametrize(
-        ("kind", "expected"),
-        [("args", "OversizedError: 3 of 2"), ("lock", "LockedError: with a lock")],
-    )
-    def test_one_that_does_not_travel_does_as_text(self, remote, kind, expected):
-        with pytest.raises(RuntimeError, match=expected) as caught:
-            remote.call("fail_oddly", kind)
+    def test_one_that_does_not_travel_does_as_text(self, remote):
+        with pytest.raises(RuntimeError, match="LockedError: with a lock") as caught:
+            remote.call("fail_oddly", "lock")
         assert "in fail_oddly" in str(caught.value.__cause__)
+
+    @pytest.mark.parametrize(
+        ("kind", "error"), [("args", OversizedError(3, 2)), ("words", MissingError("a.txt"))]
+    )
+    def test_one_whose_init_takes_something_else(self, remote, kind, error):
+        """It has its class, words and attributes, also when it is raised again."""
+        with pytest.raises(type(error)) as caught:
+            remote.call("fail_oddly", kind)
+        for found in (caught.value, again(caught.value)):
+            assert str(error) == str(found)
+            assert vars(error) == vars(found)
+            assert isinstance(found.__cause__, RemoteTraceback)
 
     def test_sys_exit_is_an_error_that_the_caller_survives(self, remote):
         with pytest.raises(RuntimeError, match="SystemExit: 3"):

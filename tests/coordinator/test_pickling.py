@@ -201,3 +201,18 @@ def test_cloudpickle_comes_first(monkeypatch):
     assert pickling.by_value() is inspect
     monkeypatch.delitem(sys.modules, "ray")
     assert pickling.by_value() is pickle
+
+
+@pytest.mark.parametrize("by", ["by_value", "by_name"])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.float32, torch.bool]
+)
+def test_tensors_of_all_dtypes(request, by, dtype):
+    """Some of them torch pickles, but cannot load: alone, and in an object."""
+    request.getfixturevalue(by)
+    value = torch.tensor([0, 1, 1]).to(dtype)
+    _, (found,), _ = pickle.loads(pickling.dumps_call(train_step, (value,), {}))
+    held = pickle.loads(pickle.dumps(pickling.ByValue({"x": value})))["x"]
+    for one in (found, held):
+        assert value.dtype == one.dtype
+        assert torch.equal(value.view(torch.uint8), one.view(torch.uint8))

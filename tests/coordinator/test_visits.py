@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,11 +17,33 @@ from tests.coordinator.example_datasets import (
     take_at,
 )
 from tests.coordinator.simulated_engine import Gate
+from tests.coordinator.stateful_datasets import Numbers
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
 
 def same(batch):
     return batch
+
+
+def keep(iterator):
+    KEPT[:] = [iterator]
+
+
+def take_kept():
+    return next(KEPT[0])
+
+
+KEPT: list[Any] = []
+
+
+class Untold(Numbers):
+    """Its state cannot be pickled from the third number on."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "more": iter([self]) if self.place > 2 else None}
+
+    def __reduce__(self):
+        raise TypeError("not this one")
 
 
 class TestVisits:
@@ -108,3 +132,27 @@ class TestVisits:
         dataset = alone.create_per_worker_dataset(count)
         alone.schedule(take, args=(iter(dataset), 0)).fetch()
         assert 0 == dataset.visits().num_closures
+
+    def test_what_is_taken_from_a_kept_iterator_is_counted(self, alone) -> None:
+        """A closure may keep its iterator on the worker, for others that do not get it."""
+        dataset = alone.create_per_worker_dataset(count)
+        iterator = iter(dataset)
+        alone.schedule(keep, args=(iterator,)).fetch()
+        assert [0, 1] == [alone.schedule(take_kept).fetch() for _ in range(2)]
+        assert {(0, 0): 1, (0, 1): 1} == dataset.visits().counts
+
+    def test_a_kept_iterator_that_would_not_be_counted_is_refused(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(count)
+        alone.schedule(keep, args=(iter(dataset),)).fetch()
+        alone.schedule(take_kept)
+        with pytest.raises(tdi.UsageError, match="Keep what iter"):
+            alone.join()
+
+    def test_a_state_that_cannot_be_pickled_loses_no_count(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(Untold, resume="state")
+        iterator = iter(dataset)
+        alone.schedule(take, args=(iterator, 2)).fetch()
+        alone.schedule(take, args=(iterator,))
+        with pytest.raises(TypeError, match=r"state_dict\(\) of dataset 0 .* be pickled"):
+            alone.join()
+        assert {(0, 0): 1, (0, 1): 1, (0, 2): 1} == dataset.visits().counts

@@ -24,7 +24,9 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _groups = itertools.count()
 
 
-def init_distributed(timeout: float = 120.0, *, backend: str | None = None) -> None:
+def init_distributed(
+    timeout: float | timedelta = 120.0, *, backend: str | None = None
+) -> None:
     """Call ``torch.distributed.init_process_group`` so that it survives a restart by torchrun.
 
     Under ``torchrun --max-restarts`` every attempt on a node meets in the same store, where a plain
@@ -41,13 +43,16 @@ def init_distributed(timeout: float = 120.0, *, backend: str | None = None) -> N
     Where there is an accelerator and LOCAL_RANK is set, that device becomes the current one.
 
     Args:
-        timeout: Seconds after which a collective operation, or the start itself, gives up.
+        timeout: Seconds after which a collective operation, or the start itself, gives up; or a
+            ``timedelta``.
         backend: As for ``init_process_group``; by default ``"cpu:gloo,cuda:nccl"`` where CUDA is
             available, ``"cpu:gloo,tpu:tpu_dist"`` on a TPU of torch_tpu, else ``"gloo"``.
 
     Raises:
         ValueError: If ``timeout`` is not positive, or the environment is incomplete or wrong.
     """
+    if isinstance(timeout, timedelta):  # as init_process_group takes it
+        timeout = timeout.total_seconds()
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}.")
     if dist.is_initialized():

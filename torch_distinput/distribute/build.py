@@ -86,10 +86,9 @@ def build_dataset(
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
         warn_of_source(source, policy, session.topology.num_workers)
-    is_shuffled = opened.request.shuffle
     recipe: dict[str, object] = {
         "source": opened.kind,
-        "shuffle": is_shuffled,
+        "shuffle": opened.request.shuffle,
         "seed": seed,
         "auto_shard_policy": policy.value,
         **dealing,
@@ -102,7 +101,7 @@ def build_dataset(
         facts=_facts(opened, session, options, balance),
         options=options,
         padding=padding,
-        order=find_first_order(session.first_orders, source, seed) if is_shuffled else None,
+        order=find_first_order(session.first_orders, source, opened.request, seed),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from torch_distinput.data.sources.dataloader import is_loader
 
 if TYPE_CHECKING:
+    from torch_distinput.data.sources.source import Request
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.input import Input
     from torch_distinput.plan.progress.position import BatchLayout, Position
@@ -57,15 +58,20 @@ class FirstOrder:
 
 
 def find_first_order(
-    orders: MutableMapping[Any, dict[int, bool]], source: Any, seed: int
+    orders: MutableMapping[Any, dict[int, bool]], source: Any, request: Request, seed: int
 ) -> FirstOrder | None:
-    """The order of the first epoch; None for a list, say, which cannot be referred to weakly.
+    """The order of the first epoch, where there is a new one in each.
+
+    None for a list, say, which cannot be referred to weakly.
 
     Args:
         orders: what has been played of which data; refers to the data weakly.
         source: what is distributed.
+        request: how.
         seed: of its order.
     """
+    if not request.shuffle:
+        return None
     data = _find_lasting(source)
     try:
         if data not in orders:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar, final
@@ -82,7 +83,8 @@ class WorkerThread:
         self._queue = queue
         self._on_death = on_death
         self.name = remote.name
-        self._made: set[int] = set()  # datasets that the process has
+        self._made: weakref.WeakValueDictionary[int, DatasetRecord]
+        self._made = weakref.WeakValueDictionary()  # datasets that the process has
         self._failed_starts: list[Death] = []  # in a row
         self._answered = time.monotonic()  # when the process last did
         self.unused_values: deque[int] = deque()
@@ -186,10 +188,11 @@ class WorkerThread:
             self._queue.fail(self._index, task, error)
 
     def _note_reports(self, closure: Closure, reports: Iterable[IteratorReport]) -> None:
-        records = closure.datasets
         for number, own in itertools.groupby(reports, lambda report: report.dataset):
-            if number in records:
-                records[number].add(self._index, own)
+            # Not among the closure's if its iterator was kept there by an earlier one.
+            record = closure.datasets.get(number) or self._made.get(number)
+            if record is not None:
+                record.add(self._index, own)
 
     @staticmethod
     def _note_lost(closure: Closure) -> None:
@@ -238,7 +241,7 @@ class WorkerThread:
                 f"{describe(error)} Fix the function, or the data it reads there."
             )
             raise kind(msg) from error
-        self._made.add(record.number)
+        self._made[record.number] = record
 
     # ------------------------------------------------------------------ deaths
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
 from torch_distinput.coordinator.engines import pickling, wire
 from torch_distinput.coordinator.engines.engine import Lent
 from torch_distinput.coordinator.engines.wire import Frame
+from torch_distinput.errors import rebuild
 
 
 @final
@@ -102,15 +104,40 @@ def _pickled(error: BaseException) -> bytes:
     if not isinstance(error, Exception):
         return b""  # an exit of the worker is none of the caller's
     try:
-        try:
-            pickled = pickle.dumps(error)
-        except Exception:  # noqa: BLE001 - a class that was handed over by value
-            pickled = pickling.by_value().dumps(error)
-        # An exception whose __init__ takes other arguments than its args fails only here.
-        pickle.loads(pickled)  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - whatever a class of the user's raises
-        return b""
+        return _dump_loadable(error)
+    except Exception:  # noqa: BLE001 - its __init__ takes something else than its args
+        with suppress(Exception):  # whatever a class of the user's raises
+            return _dump_loadable(_Rebuilt(error))
+    return b""
+
+
+def _dump_loadable(error: Exception | _Rebuilt) -> bytes:
+    """Pickle an error.
+
+    Raises:
+        Exception: it cannot be pickled, or what is loaded is not that error.
+    """
+    try:
+        pickled = pickle.dumps(error)
+    except Exception:  # noqa: BLE001 - a class that was handed over by value
+        pickled = pickling.dump_by_value(error)
+    if (loaded := str(pickle.loads(pickled))) != str(error):  # noqa: S301 - our own
+        raise ValueError(loaded)
     return pickled
+
+
+@final
+class _Rebuilt:
+    """Stands for an error in a pickle: what is loaded is the error, made without its __init__."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        return str(self._error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self._error), self._error.args, vars(self._error))
 
 
 def _error_of(failure: Failure) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import sys
 from collections.abc import Mapping
@@ -11,11 +12,19 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any, final
 
+import torch
+
 import torch_distinput as tdi
 from torch_distinput.coordinator.engines import unpicklable
 from torch_distinput.coordinator.engines.unpicklable import Found, LabelledParts
+from torch_distinput.data.batch.serialized import pickle_value, reduce_tensor
 from torch_distinput.values import Distributed
 
+_OF_TORCH = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.complex128, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+}
+"""Dtypes of tensors that torch pickles and can load; others it only pickles."""
 _OF_FUNCTIONS = (
     "Define it at the top of a module, or install what pickles functions by value: "
     "pip install 'torch_distinput[coordinator]'."
@@ -55,25 +64,44 @@ class ByValue:
 
     def __init__(self, value: Any) -> None:
         """Pickle the value; raises what that does."""
-        self._pickled: bytes = by_value().dumps(value)
+        self._pickled = dump_by_value(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickle.loads, (self._pickled,)
 
 
 def _pickled(value: Any, name: str, places: LabelledParts) -> bytes:
-    module = by_value()
     try:
-        pickled: bytes = module.dumps(value)
+        return dump_by_value(value)
     except Exception as error:
-        found = (unpicklable.find_unpicklable(*place, module) for place in places)
+        found = (unpicklable.find_unpicklable(*place, by_value()) for place in places)
         first = next(filter(None, found), Found(place=name, value=value, error=error))
         msg = (
             f"Expected {name} to be picklable, since another process runs it, got {first.place}: "
             f"{_said(first)}. {_cure(first.value)}"
         )
         raise TypeError(msg) from error
-    return pickled
+
+
+def dump_by_value(value: Any) -> bytes:
+    """Pickle a value with its functions and classes; raises whatever that does."""
+    module = by_value()
+    if module is pickle:
+        return pickle_value(value)
+    file = io.BytesIO()
+    _make_pickler(module)(file).dump(value)
+    return file.getvalue()
+
+
+@cache
+def _make_pickler(module: Any) -> Any:
+    class TensorPickler(module.CloudPickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dtype not in _OF_TORCH:
+                return reduce_tensor(value)
+            return super().reducer_override(value)
+
+    return TensorPickler
 
 
 def _said(found: Found) -> str:

@@ -37,8 +37,8 @@ class WorkerDataset:
         self._dataset = self._make_dataset()
         self._resumed = place
         self._reopened: WorkerIterator | None = None  # the one that goes on there
-        if place is not None:
-            self._dataset.load_state_dict(place.state)
+        if place is not None and place.state is not None:
+            self._dataset.load_state_dict(pickle.loads(place.state))  # noqa: S301 - our own
 
     @property
     def name(self) -> str:
@@ -64,7 +64,13 @@ class WorkerDataset:
 
     def drop(self, number: int) -> None:
         """Let the iterator of this number go."""
-        self._iterators.pop(number, None)
+        if (dropped := self._iterators.pop(number, None)) is not None:
+            dropped.drop()
+
+    def drop_all(self) -> None:
+        """Let all iterators go."""
+        for number in list(self._iterators):
+            self.drop(number)
 
     def take_reports(self) -> Iterator[IteratorReport]:
         """What was taken since the last reports."""
@@ -186,7 +192,8 @@ class WorkerDatasets:
     def drop(self, unused: Unused) -> None:
         """Let a dataset go, or one of its iterators, with all that they hold."""
         if unused.iterator is None:
-            self._datasets.pop(unused.dataset, None)
+            if (dropped := self._datasets.pop(unused.dataset, None)) is not None:
+                dropped.drop_all()
         elif unused.dataset in self._datasets:
             self._datasets[unused.dataset].drop(unused.iterator)
 

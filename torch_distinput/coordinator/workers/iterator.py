@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import torch_distinput as tdi
+from torch_distinput.coordinator.engines.pickling import dump_by_value
 from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
 from torch_distinput.values import StepIterator
 
@@ -49,9 +50,17 @@ class WorkerIterator(StepIterator):
         self._is_reporting = False
         self.has_begun, self.has_ended = False, place.has_ended
         self._has_reported_end = place.has_ended
+        self._is_dropped = False
 
     def __next__(self) -> Any:
         """Return the next element of this worker."""
+        if self._is_dropped:
+            msg = (
+                f"Expected an iterator of {self._name} that the coordinator has, too, got one that "
+                "nobody has there any more: what it gives would not be counted. Keep what "
+                "iter(dataset) returned as long as workers use it."
+            )
+            raise tdi.UsageError(msg)
         self.has_begun = True
         try:
             element = next(self._iterator)
@@ -72,6 +81,10 @@ class WorkerIterator(StepIterator):
     def __reduce__(self) -> NoReturn:
         """Refuse to travel: a copy would give elements again, and nobody would count them."""
         raise TypeError(f"an iterator stays on its worker, here that of {self._name}")
+
+    def drop(self) -> None:
+        """Nobody has a handle of it any more; a closure may have kept it here all the same."""
+        self._is_dropped = True
 
     def describe_end(self) -> str:
         """Whose data has ended, and after how much."""
@@ -100,8 +113,20 @@ class WorkerIterator(StepIterator):
             iterator=self._number,
             num_elements=self._given,
             has_ended=self.has_ended,
-            state=state,
+            state=self._pickle(state),
         )
+
+    def _pickle(self, state: Any) -> bytes:
+        """Now, while the closure can still fail of it."""
+        try:
+            return dump_by_value(state)
+        except Exception as error:
+            msg = (
+                f"Expected state_dict() of {self._name} to return what can be pickled, as "
+                f"resume='state' sends it to the coordinator, got {state!r:.200} ({error}). Leave "
+                "out what cannot, or use resume='start'."
+            )
+            raise TypeError(msg) from error
 
     def _checked(self, ids: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterable[Any]]:
         """What the user's function returns, as names that can be counted: tensors never compare."""

@@ -56,13 +56,13 @@ class IteratorPlace:
         iterator: its number among those of its dataset.
         num_elements: elements it has given.
         has_ended: whether its end has come.
-        state: the dataset's own.
+        state: the dataset's own, pickled; None before it has told any.
     """
 
     iterator: int
     num_elements: int
     has_ended: bool
-    state: Any
+    state: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

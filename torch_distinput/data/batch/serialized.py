@@ -102,27 +102,30 @@ class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return NotImplemented
-        if value.is_nested and value.layout is torch.jagged and has_ragged_rows(value):
-            jagged: Any = value  # whose methods torch's stubs lack
-            return make_jagged, (jagged.values(), jagged.offsets(), longest_row(jagged))
-        if type(value) is not torch.Tensor or value.layout is not torch.strided:
-            return NotImplemented
-        if value.is_quantized or value.is_nested:
-            return NotImplemented
-        return self._dense(value.detach().resolve_conj().resolve_neg().cpu())
+        return reduce_tensor(value) if isinstance(value, torch.Tensor) else NotImplemented
 
-    @staticmethod
-    def _dense(value: torch.Tensor) -> Any:
-        """Its bytes, its dtype, and how its dimensions lie in memory: kernels depend on that."""
-        order: tuple[int, ...] | None = None
-        if not value.is_contiguous():
-            order = tuple(sorted(range(value.ndim), key=value.stride, reverse=True))
-            value = value.permute(order).contiguous()
-        content: Any = view_bytes(value)
-        name = str(value.dtype).removeprefix("torch.")
-        return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape), order)
+
+def reduce_tensor(value: torch.Tensor) -> Any:
+    """Return what a pickler is to write of a tensor; NotImplemented where torch's own will do."""
+    if value.is_nested and value.layout is torch.jagged and has_ragged_rows(value):
+        jagged: Any = value  # whose methods torch's stubs lack
+        return make_jagged, (jagged.values(), jagged.offsets(), longest_row(jagged))
+    if type(value) is not torch.Tensor or value.layout is not torch.strided:
+        return NotImplemented
+    if value.is_quantized or value.is_nested:
+        return NotImplemented
+    return _reduce_dense(value.detach().resolve_conj().resolve_neg().cpu())
+
+
+def _reduce_dense(value: torch.Tensor) -> Any:
+    """Its bytes, its dtype, and how its dimensions lie in memory: kernels depend on that."""
+    order: tuple[int, ...] | None = None
+    if not value.is_contiguous():
+        order = tuple(sorted(range(value.ndim), key=value.stride, reverse=True))
+        value = value.permute(order).contiguous()
+    content: Any = view_bytes(value)
+    name = str(value.dtype).removeprefix("torch.")
+    return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape), order)
 
 
 def _tensor(content: Any, name: str, shape: tuple[int, ...], order: Sequence[int] | None) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.data.user_sources.states import is_prompt
+from torch_distinput.threads import forking_in_turn
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
         collate_fn = collate_fn.collate_fn
     loader.collate_fn = _Collate(collate_fn)
     try:
-        iterator = iter(loader)  # takes the function over, and hands it to its processes
+        with forking_in_turn() if loader.num_workers else nullcontext():
+            iterator = iter(loader)  # takes the function over, and hands it to its processes
     finally:
         loader.collate_fn = collate_fn
     return _until_the_end(loader, iterator)
