@@ -81,7 +81,7 @@ class TestSomeOnTheHost:
     @pytest.mark.parametrize("kinds", [["cpu", "cpu"], ["cuda", "cuda"], ["cpu", "cuda"]])
     def test_all_parts_do(self, monkeypatch, call, kinds):
         """Also those of the workers whose value is on the device."""
-        sent = []
+        sent, delivered = [], []
 
         def find_device(part):
             """What the worker pretends whose number is in the value."""
@@ -90,6 +90,10 @@ class TestSomeOnTheHost:
         def over_host(part, own):
             sent.append(own)
             return part
+
+        def deliver(part, value):
+            delivered.append(value)
+            return value
 
         def work(strategy):
             own = torch.full((2,), float(strategy._session.rank))
@@ -102,8 +106,10 @@ class TestSomeOnTheHost:
 
         monkeypatch.setattr(WorkerPart, "find_device", find_device)
         monkeypatch.setattr(WorkerPart, "over_host", over_host)
+        monkeypatch.setattr(WorkerPart, "deliver", deliver)
         expected = torch.tensor(1.0) if call == "reduce" else torch.tensor([0.0, 0.0, 1.0, 1.0])
         for found in simulate(work, num_workers=2):
             assert torch.equal(expected, found)
         num_leaves = 2 if call == "gather in order" else 1
         assert len(sent) == (2 * num_leaves if kinds[0] != kinds[1] else 0)
+        assert len(delivered) == 2 * num_leaves  # what came over the host goes back

@@ -99,8 +99,8 @@ class TestEnvironment:
         with pytest.raises(ValueError, match=message):
             init_distributed()
 
-    @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
-    def test_timeout_is_positive(self, timeout: float) -> None:
+    @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), timedelta(0)])
+    def test_timeout_is_positive(self, timeout: float | timedelta) -> None:
         """A timeout that is not positive is refused, also where nothing is to be done."""
         with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
             init_distributed(timeout)
@@ -110,7 +110,7 @@ class TestGroup:
     def test_rank_0_hosts_the_store_outside_torchrun(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A complete environment is enough, and a second call changes nothing."""
         set_environment(monkeypatch, **ALONE)
-        init_distributed(30, backend="gloo")
+        init_distributed(timedelta(seconds=30), backend="gloo")
         group = dist.group.WORLD
 
         init_distributed(30, backend="nonsense")

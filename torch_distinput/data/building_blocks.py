@@ -14,10 +14,12 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data.files.dataset import FileDataset, find_files
+from torch_distinput.data.files.operations import Take
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import iterate
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.progress.route import Shard
 
@@ -56,6 +58,7 @@ class FileShardDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Yield the examples of this shard, or of this loader process's part of it."""
         num_shards, index = _per_process(self._num_shards, self._index)
+        _refuse_take(self._files, num_shards // self._num_shards)
         listing = find_files(self._files)
         stream = FileStream(dataset=self._files, listing=listing, collate=None)
         read_counter = ReadCounter(self._index)
@@ -98,6 +101,17 @@ class DataShardDataset(IterableDataset[Any]):
         """
         num_shards, index = _per_process(self._num_shards, self._index)
         return islice(iterate(self._iterable), index, None, num_shards)
+
+
+def _refuse_take(files: FileDataset, num_processes: int) -> None:
+    """What a loader process takes would be so many records of its part."""
+    if num_processes > 1 and any(isinstance(operation, Take) for operation in files.operations):
+        msg = (
+            f"take(n) counts the records of a shard, and {num_processes} loader processes read a "
+            "part of it each: they would take n each. Use at most one (num_workers=), or let "
+            "strategy.distribute_dataset(files, num_workers=...) read the files."
+        )
+        raise ConfigurationError(msg)
 
 
 def _check_shard(num_shards: int, index: int) -> tuple[int, int]:

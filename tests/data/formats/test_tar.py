@@ -211,6 +211,12 @@ def test_names_that_are_not_utf8_are_bad():
     assert "UTF-8" in reported[0][1]
 
 
+def test_a_size_below_zero_is_bad():
+    broken = header("b.txt", 0, field=b"-0000001000\0")  # it would lead back to where it stands
+    got, reported = read(header("a.txt", 1) + padded(b"1") + broken)
+    assert (got["txt"], len(reported)) == ([b"1"], 1)
+
+
 def test_other_files_are_passed_over(caplog):
     members = [("README", b"?"), ("a/.hidden.txt", b"?"), ("1.txt", b"1"), ("LICENSE", b"?")]
     tar._said.clear()
