@@ -330,5 +330,5 @@ def test_one_thread_at_a_time_starts_processes() -> None:
     """filelock refuses a fork beside another one, on Python 3.12 and later."""
     with ThreadPoolExecutor(1) as pool, threads.forking_in_turn():
         with threads.forking_loaders():
-            assert not pool.submit(threads._fork_lock().acquire, blocking=False).result()
-        assert not pool.submit(threads._fork_lock().acquire, blocking=False).result()
+            assert not pool.submit(threads._fork_lock.acquire, blocking=False).result()
+        assert not pool.submit(threads._fork_lock.acquire, blocking=False).result()

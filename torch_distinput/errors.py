@@ -160,13 +160,20 @@ def _copy(error: BaseException) -> BaseException | None:
     """An error of that text; None where a class of the user's allows none."""
     makes: tuple[Callable[[], BaseException], ...] = (
         lambda: copy.copy(error),
-        lambda: rebuild(type(error), error.args, vars(error)),
+        lambda: rebuild(*parts_of_error(error)),
     )
     for make in makes:
         with suppress(Exception):
             if str(same := make()) == str(error):
                 return same
     return None
+
+
+def parts_of_error(
+    error: BaseException,
+) -> tuple[type[BaseException], tuple[Any, ...], Mapping[str, Any]]:
+    """What :func:`rebuild` takes."""
+    return type(error), error.__reduce__()[1], vars(error)  # type: ignore[return-value]
 
 
 def rebuild(
@@ -177,6 +184,8 @@ def rebuild(
     Copying and unpickling call it, so that ``super().__init__(f"no {name}")`` would be said twice.
     """
     same = kind.__new__(kind, *args)
+    of_python = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    of_python.__init__(same, *args)  # type: ignore[misc]  # an OSError has its file from there
     same.__dict__.update(attributes)
     return same
 

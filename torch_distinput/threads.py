@@ -87,6 +87,8 @@ _started: dict[threading.Thread, _Way | None] = {}
 """Threads that may still be alive; None for one that has done its work and only has to end."""
 _releases: list[Callable[[], None]] = []
 _named_locks: dict[str, threading.Lock] = {}
+_fork_lock = threading.RLock()
+"""Held by the thread that starts processes; so may a sampler that it asks for the first indices."""
 _pauses: dict[int, bool] = {}
 """By thread that is forking: whether garbage was collected before."""
 _inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
@@ -236,13 +238,9 @@ def forking_in_turn() -> Iterator[None]:
 
     On Python 3.12 filelock, which torch loads, refuses a fork beside that of another thread.
     """
-    with _fork_lock():
+    _register()
+    with _fork_lock:
         yield
-
-
-@functools.cache
-def _fork_lock() -> Any:
-    return new_rlock()  # a sampler of the user's may start loader processes as well
 
 
 def is_loader_process() -> bool:
@@ -322,6 +320,7 @@ def _begin_as_child() -> None:
     _started.clear()
     _releases.clear()
     _named_locks.clear()
+    _fork_lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as in _renewed()
     inherited = list(_inherited.items())
     _kept.extend(owner for owner, _ in inherited)
     for owner, call in inherited:

@@ -36,6 +36,17 @@ class MissingError(Exception):
         self.name = name
 
 
+class Record:
+    """Python shows it with its address."""
+
+
+class NoFileError(OSError):
+    """Python's own __init__ is what takes its parts."""
+
+    def __init__(self, path):
+        super().__init__(2, "nothing there", path)
+
+
 class LockedError(Exception):
     """It cannot be pickled."""
 
@@ -97,6 +108,10 @@ class Subject:
     def fail_oddly(self, kind):
         if kind == "lock":
             raise LockedError
+        if kind == "file":
+            raise NoFileError("a.txt")
+        if kind == "object":
+            raise ValueError("bad", Record())
         raise OversizedError(3, 2) if kind == "args" else MissingError("a.txt")
 
     def exit(self, status):

@@ -12,6 +12,7 @@ from tests.coordinator.remote_objects import (
     FailedToMake,
     Meeting,
     MissingError,
+    NoFileError,
     OversizedError,
     Subject,
 )
@@ -122,7 +123,12 @@ class TestErrors:
         assert "in fail_oddly" in str(caught.value.__cause__)
 
     @pytest.mark.parametrize(
-        ("kind", "error"), [("args", OversizedError(3, 2)), ("words", MissingError("a.txt"))]
+        ("kind", "error"),
+        [
+            ("args", OversizedError(3, 2)),
+            ("words", MissingError("a.txt")),
+            ("file", NoFileError("a.txt")),
+        ],
     )
     def test_one_whose_init_takes_something_else(self, remote, kind, error):
         """It has its class, words and attributes, also when it is raised again."""
@@ -132,6 +138,10 @@ class TestErrors:
             assert str(error) == str(found)
             assert vars(error) == vars(found)
             assert isinstance(found.__cause__, RemoteTraceback)
+
+    def test_one_that_shows_an_address_has_its_class(self, remote):
+        with pytest.raises(ValueError, match="bad"):
+            remote.call("fail_oddly", "object")
 
     def test_sys_exit_is_an_error_that_the_caller_survives(self, remote):
         with pytest.raises(RuntimeError, match="SystemExit: 3"):

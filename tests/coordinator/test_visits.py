@@ -29,6 +29,11 @@ def keep(iterator):
     KEPT[:] = [iterator]
 
 
+def take_both(first, second):
+    take(first, 3)
+    take(second, 3)
+
+
 def take_kept():
     return next(KEPT[0])
 
@@ -147,6 +152,16 @@ class TestVisits:
         alone.schedule(take_kept)
         with pytest.raises(tdi.UsageError, match="Keep what iter"):
             alone.join()
+
+    def test_nor_that_of_another_dataset(self, alone) -> None:
+        first, second = (
+            alone.create_per_worker_dataset(made, resume="state") for made in (Numbers, Untold)
+        )
+        alone.schedule(take_both, args=(iter(first), iter(second)))
+        with pytest.raises(TypeError, match=r"state_dict\(\) of dataset 1 .* be pickled"):
+            alone.join()
+        for dataset in (first, second):
+            assert {(0, 0): 1, (0, 1): 1, (0, 2): 1} == dataset.visits().counts
 
     def test_a_state_that_cannot_be_pickled_loses_no_count(self, alone) -> None:
         dataset = alone.create_per_worker_dataset(Untold, resume="state")

@@ -110,6 +110,15 @@ def test_a_name_that_would_be_read_as_a_chain_of_urls(tmp_path):
         (tmp_path / name).write_text(name)
     with pytest.raises(ConfigurationError, match="day::2"):
         filesystem.list_files([f"{tmp_path}/day*"], {})
+    assert 1 == len(filesystem.list_files([f"{tmp_path}/da[y]"], {}))
+
+
+def test_what_is_too_long_for_a_name_is_a_glob(tmp_path, monkeypatch):
+    """No storage is asked a second time whether there is a file of that name."""
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 1000)
+    (tmp_path / "a.txt").write_text("1\n")
+    letters = "a" * 300
+    assert 1 == len(filesystem.list_files([f"{tmp_path}/[{letters}].txt"], {}))
 
 
 def test_a_failure_that_stays_is_an_error(fails):

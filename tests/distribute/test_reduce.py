@@ -97,9 +97,13 @@ class TestReduce:
         total = one(2).reduce("sum", tdi.PerReplica(values))
         assert expected == (total.dtype, total.item())
 
-    def test_a_float_of_python_is_not_cut(self):
+    @pytest.mark.parametrize(
+        ("number", "dtype"),
+        [(1.5, torch.int64), (300, torch.uint8), (-1, torch.uint8), (2**40, torch.int32)],
+    )
+    def test_a_number_of_python_is_not_cut(self, number, dtype):
         with pytest.raises(ValueError, match="one dtype"):
-            one(2).reduce("sum", tdi.PerReplica([1.5, torch.tensor(2)]))
+            one(2).reduce("sum", tdi.PerReplica([number, torch.tensor(2, dtype=dtype)]))
 
     def test_an_axis_that_comes_twice(self):
         with pytest.raises(ValueError, match="each axis once"):

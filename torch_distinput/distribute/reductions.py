@@ -192,8 +192,8 @@ def _with_one_dtype(name: str, values: Values, given: list[torch.Tensor]) -> lis
     if not dtypes:
         return given
     dtype = next(iter(dtypes))
-    cuts = not (dtype.is_floating_point or dtype.is_complex)
-    if len(dtypes) > 1 or (cuts and any(isinstance(value, float) for value in values)):
+    numbers = filter(_is_of_python, values)
+    if len(dtypes) > 1 or not all(_can_be(number, dtype) for number in numbers):
         shown = ", ".join(map(_shape, given))
         msg = f"Expected tensors of one dtype at {name} on all replicas, got {shown}. Convert them."
         raise ValueError(msg)
@@ -207,6 +207,16 @@ def _are_floats(values: Values, given: list[torch.Tensor]) -> bool:
     """Whether tensors were made of Python's numbers, and floats, rounded to the default dtype."""
     of_python = all(isinstance(value, list) or _is_of_python(value) for value in values)
     return of_python and any(tensor.dtype is torch.get_default_dtype() for tensor in given)
+
+
+def _can_be(number: float, dtype: torch.dtype) -> bool:
+    """Whether a number is there in a dtype; floats may be rounded."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    try:
+        return bool(torch.as_tensor(number, dtype=dtype).item() == number)
+    except (RuntimeError, OverflowError, ValueError):  # too large, or NaN
+        return False
 
 
 def _is_of_python(value: Any) -> bool:

@@ -159,8 +159,22 @@ class DataLoaderDispatcher(DataLoaderShard):
     """Accelerate's, of which one rank reads for all."""
 
 
+class SamplerAsDataset(Dataset):
+    """What Lightning makes of a sampler that it wraps."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
 class DistributedSamplerWrapper(DistributedSampler):
     """Lightning's, around any sampler."""
+
+    def __iter__(self):
+        drawn = list(cast(Any, self.dataset)._sampler)
+        return (drawn[index] for index in super().__iter__())
 
 
 class UnrepeatedDistributedSampler(DistributedSampler):

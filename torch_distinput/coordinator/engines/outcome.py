@@ -16,7 +16,7 @@ from typing import Any, final
 from torch_distinput.coordinator.engines import pickling, wire
 from torch_distinput.coordinator.engines.engine import Lent
 from torch_distinput.coordinator.engines.wire import Frame
-from torch_distinput.errors import rebuild
+from torch_distinput.errors import parts_of_error, rebuild
 
 
 @final
@@ -104,25 +104,29 @@ def _pickled(error: BaseException) -> bytes:
     if not isinstance(error, Exception):
         return b""  # an exit of the worker is none of the caller's
     try:
-        return _dump_loadable(error)
+        pickled = _dump_loadable(error)
+        if _loads_as(pickled, error):
+            return pickled
     except Exception:  # noqa: BLE001 - its __init__ takes something else than its args
-        with suppress(Exception):  # whatever a class of the user's raises
-            return _dump_loadable(_Rebuilt(error))
-    return b""
+        pickled = b""
+    with suppress(Exception):  # whatever a class of the user's raises
+        rebuilt = _dump_loadable(_Rebuilt(error))
+        if not pickled or _loads_as(rebuilt, error):
+            return rebuilt
+    return pickled  # of a text with addresses in it, say, which differ there
+
+
+def _loads_as(pickled: bytes, error: Exception) -> bool:
+    return str(pickle.loads(pickled)) == str(error)  # noqa: S301 - our own
 
 
 def _dump_loadable(error: Exception | _Rebuilt) -> bytes:
-    """Pickle an error.
-
-    Raises:
-        Exception: it cannot be pickled, or what is loaded is not that error.
-    """
+    """Pickle an error, and raise whatever that does, or loading it."""
     try:
         pickled = pickle.dumps(error)
     except Exception:  # noqa: BLE001 - a class that was handed over by value
         pickled = pickling.dump_by_value(error)
-    if (loaded := str(pickle.loads(pickled))) != str(error):  # noqa: S301 - our own
-        raise ValueError(loaded)
+    pickle.loads(pickled)  # noqa: S301 - our own
     return pickled
 
 
@@ -133,11 +137,8 @@ class _Rebuilt:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def __str__(self) -> str:
-        return str(self._error)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self._error), self._error.args, vars(self._error))
+        return rebuild, parts_of_error(self._error)
 
 
 def _error_of(failure: Failure) -> Exception:

@@ -72,12 +72,12 @@ class WorkerDataset:
         for number in list(self._iterators):
             self.drop(number)
 
-    def take_reports(self) -> Iterator[IteratorReport]:
-        """What was taken since the last reports."""
+    def make_reports(self) -> Iterator[tuple[WorkerIterator, IteratorReport]]:
+        """What was taken of each iterator since it was told."""
         for iterator in self._iterators.values():
-            report = iterator.take_report(self._recipe.number)
+            report = iterator.make_report(self._recipe.number)
             if report is not None:
-                yield report
+                yield iterator, report
 
     def ended(self) -> list[str]:
         """Whose data has ended."""
@@ -198,8 +198,11 @@ class WorkerDatasets:
             self._datasets[unused.dataset].drop(unused.iterator)
 
     def take_reports(self) -> tuple[IteratorReport, ...]:
-        """What was taken since the last reports."""
-        return tuple(r for each in self._datasets.values() for r in each.take_reports())
+        """What was taken since the last reports; of all, or of none if a state cannot be told."""
+        made = [pair for each in self._datasets.values() for pair in each.make_reports()]
+        for iterator, _ in made:
+            iterator.note_told()
+        return tuple(report for _, report in made)
 
     def ended(self) -> list[str]:
         """Whose data has ended."""

@@ -47,7 +47,7 @@ class WorkerIterator(StepIterator):
         self._find_ids = self._ids_of_ours(iterator) if ids is None else self._checked(ids)
         self._ids: list[Any] = []
         self._state = state
-        self._is_reporting = False
+        self._has_failed = False  # to tell its state
         self.has_begun, self.has_ended = False, place.has_ended
         self._has_reported_end = place.has_ended
         self._is_dropped = False
@@ -90,23 +90,29 @@ class WorkerIterator(StepIterator):
         """Whose data has ended, and after how much."""
         return f"{self._name}, which has {self._given} elements"
 
-    def take_report(self, dataset: int) -> IteratorReport | None:
-        """What was taken since the last report; None if nothing was, and the end did not come."""
+    def make_report(self, dataset: int) -> IteratorReport | None:
+        """What was taken since what was told; None if nothing was, and the end did not come."""
         num_elements = self._given - self._reported
         if not num_elements and self.has_ended is self._has_reported_end:
             return None
         # If state() raises, the closure fails of it; then it is asked what it took, and no state.
-        is_again, self._is_reporting = self._is_reporting, True
-        report = IteratorReport(
+        place = None
+        if self._state is not None and not self._has_failed:
+            self._has_failed = True
+            place = self._place(self._state())
+            self._has_failed = False
+        return IteratorReport(
             dataset=dataset,
             first=self._reported,
             num_elements=num_elements,
             ids=None if self._find_ids is None else tuple(self._ids),
-            place=None if self._state is None or is_again else self._place(self._state()),
+            place=place,
         )
-        self._reported, self._ids, self._is_reporting = self._given, [], False
+
+    def note_told(self) -> None:
+        """The last report is on its way."""
+        self._reported, self._ids, self._has_failed = self._given, [], False
         self._has_reported_end = self.has_ended
-        return report
 
     def _place(self, state: Any) -> IteratorPlace:
         return IteratorPlace(

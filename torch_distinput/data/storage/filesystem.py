@@ -31,7 +31,7 @@ from torch_distinput.data.storage.glob_walk import GlobWalks
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
-from torch_distinput.data.storage.retries import Retries, attempt
+from torch_distinput.data.storage.retries import Retries, attempt, may_pass
 from torch_distinput.data.storage.shared_listing import share_listing
 from torch_distinput.errors import ConfigurationError
 
@@ -303,12 +303,13 @@ def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[F
         for name, info in sorted(matches.items())
     }
     matched = {name: info for name, info in found.items() if info["type"] == "file"}
-    if odd := [name for name in matched if "::" in name]:
+    chosen = choose_matches(pattern, inner, matched)
+    if odd := [name for name in chosen if "::" in name]:
         msg = f"Expected no '::', which joins URLs, in names of files, got {odd[0]!r}. Rename it."
         raise ConfigurationError(msg)
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
-        for name, info in choose_matches(pattern, inner, matched).items()
+        for name, info in chosen.items()
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
@@ -321,8 +322,8 @@ def _find_literally(system: AbstractFileSystem, path: str) -> Mapping[str, Any] 
     try:
         if "*" not in path:
             return cast("Mapping[str, Any]", attempt(lambda: system.info(path), Retries()))
-    except (FileNotFoundError, NotADirectoryError):
-        if not has_magic(path):
+    except OSError as error:
+        if not has_magic(path) or may_pass(error):
             raise
     return None
 

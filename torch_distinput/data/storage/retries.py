@@ -25,6 +25,8 @@ _ATTEMPTS = 5
 _FIRST_PAUSE = 0.1
 """Seconds before the second attempt; the pause doubles from attempt to attempt."""
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_NO_NAMES = {errno.ENAMETOOLONG, errno.EINVAL}
+"""What a storage says of a path that can be no file's."""
 _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
 _LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
 
@@ -79,7 +81,7 @@ async def attempt_later(call: Callable[[], Awaitable[T]], retries: Retries) -> T
 
 def _pause_after(error: Exception, number: int) -> float:
     """Seconds until the next attempt; raises where there is none."""
-    if not _may_pass(error):
+    if not may_pass(error):
         raise error
     if number == _ATTEMPTS:
         said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
@@ -87,10 +89,13 @@ def _pause_after(error: Exception, number: int) -> float:
     return float(_FIRST_PAUSE * 2 ** (number - 1))
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
+    """Whether another attempt may succeed; after the last one, it still may."""
     origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
     if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
-        return _may_pass(origin)
+        return may_pass(origin)
+    if isinstance(error, OSError) and error.errno in _NO_NAMES:
+        return False
     if isinstance(error, _FINAL) or getattr(error, "status", 500) in _REFUSALS:
         return False
     library = type(error).__module__.partition(".")[0]

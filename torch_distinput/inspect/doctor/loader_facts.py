@@ -259,6 +259,9 @@ def _innermost(loader: DataLoader[Any]) -> Any:
 
 def _order_of(sampler: Any) -> LoaderOrder:
     if isinstance(sampler, DistributedSampler):
+        own = getattr(sampler.dataset, "_sampler", None)  # Lightning's, around a sampler
+        if own is not None:
+            return _order_of(own)
         return "shuffled" if sampler.shuffle else "in order"
     kind = type(sampler)
     if kind is SequentialSampler:

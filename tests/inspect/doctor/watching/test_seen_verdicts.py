@@ -26,8 +26,10 @@ from torch.utils.data import (
 
 from tests.inspect.doctor.loaders import (
     BatchSamplerShard,
+    DistributedSamplerWrapper,
     DividedStream,
     Numbers,
+    SamplerAsDataset,
     Stream,
     UnrepeatedDistributedSampler,
 )
@@ -79,6 +81,11 @@ def epochs_of(loader: Any, *, tells: bool = False, number: int = 2) -> object:
 
 def weighted(size: int) -> DataLoader:
     return DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler([1.0] * 9, size))
+
+
+def drawn_together(rank: int, num_ranks: int) -> DistributedSamplerWrapper:
+    torch.manual_seed(0)
+    return DistributedSamplerWrapper(SamplerAsDataset(weighted(48).sampler), num_ranks, rank)
 
 
 def trained_twice(loader: Any) -> None:
@@ -140,8 +147,8 @@ class Sampled(IterableDataset):
             yield torch.rand(2)
 
 
-def shard(rank: int, num_ranks: int, size: int) -> DataLoader:
-    inner = BatchSampler(SequentialSampler(Numbers(size)), 4, drop_last=False)
+def shard(rank: int, num_ranks: int, size: int, sampler: Any = None) -> DataLoader:
+    inner = BatchSampler(sampler or SequentialSampler(Numbers(size)), 4, drop_last=False)
     return DataLoader(Numbers(size), batch_sampler=BatchSamplerShard(inner, num_ranks, rank))
 
 
@@ -270,6 +277,12 @@ ORDINARY: dict[str, tuple[Script, int]] = {
     ),
     "an own sampler, with replacement": (
         lambda *_: list(DataLoader(Numbers(20), 4, sampler=Drawn())), 2,
+    ),
+    "Lightning's, around one that draws": (
+        lambda rank, num: list(DataLoader(Numbers(9), 4, sampler=drawn_together(rank, num))), 2,
+    ),
+    "Accelerate's, around one that repeats": (
+        lambda rank, num: list(shard(rank, num, 64, sampler=[3, 3, 7, 9] * 16)), 2,
     ),
     "Accelerate's batches": (lambda rank, num: list(shard(rank, num, 64)), 2),
     "two trainings, each of an epoch": (
