@@ -146,9 +146,12 @@ class TestVisits:
         assert [0, 1] == [alone.schedule(take_kept).fetch() for _ in range(2)]
         assert {(0, 0): 1, (0, 1): 1} == dataset.visits().counts
 
-    def test_a_kept_iterator_that_would_not_be_counted_is_refused(self, alone) -> None:
+    @pytest.mark.parametrize("has_dataset", [False, True])
+    def test_a_kept_iterator_that_would_not_be_counted_is_refused(self, alone, has_dataset) -> None:
         dataset = alone.create_per_worker_dataset(count)
         alone.schedule(keep, args=(iter(dataset),)).fetch()
+        if not has_dataset:
+            del dataset
         alone.schedule(take_kept)
         with pytest.raises(tdi.UsageError, match="Keep what iter"):
             alone.join()

@@ -175,7 +175,8 @@ class FileDataset:
         Raises:
             ValueError: if it is below 0; TypeError if it is no whole number.
         """
-        return self._with(file_ops.Repeat(None if n is None else check_count("n", n, minimum=0)))
+        times = None if n is None else check_count("n", n, minimum=0)
+        return self._with(file_ops.Repeat(times, draws=draw_numbers(self)))
 
     def interleave(self, cycle_length: int, block_length: int = 1) -> FileDataset:
         """Read ``cycle_length`` files in turn, ``block_length`` records from each.
@@ -240,6 +241,12 @@ def find_format_read_as_text(dataset: FileDataset) -> str | None:
             if suffix in _SUFFIXES:
                 return _SUFFIXES[suffix]
     return None
+
+
+def draw_numbers(dataset: FileDataset) -> bool:
+    """Whether a function of the recipe takes ``rng``: its numbers follow from that of the file."""
+    functions = (file_ops.Map, file_ops.Filter)
+    return any(each.wants_rng for each in dataset.operations if isinstance(each, functions))
 
 
 def with_shuffled_files(dataset: FileDataset) -> FileDataset:

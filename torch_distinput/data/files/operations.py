@@ -248,16 +248,15 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Play again."""
+    """Play again; ``draws`` tells that a map or filter before it takes ``rng``."""
 
     n: int | None
+    draws: bool = field(default=False, compare=False)
     kind = "repeat"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
-        """Start the stream again and again; without a number until a pass has no record.
-
-        With a number all are played: a filter that draws may keep nothing of one of them.
-        """
+        """Start the stream again and again; without any record there is nothing to repeat."""
+        goes_on = self.draws and self.n is not None  # a filter may keep something of the next pass
         first = place.start.number("repetition") if place.start else 0
         place = place.before(self.kind)
         nothing = not place.start and not place.skip  # else something came before it
@@ -266,7 +265,7 @@ class Repeat:
             for chunk in upstream(own_key, place):
                 nothing = False
                 yield chunk.moved(chunk.place.within(self.kind, repetition=repetition))
-            if nothing and self.n is None:
+            if nothing and not goes_on:
                 return
             place, nothing = Cursor(), True
 

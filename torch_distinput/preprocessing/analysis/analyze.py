@@ -12,7 +12,12 @@ from functools import partial
 from typing import Any, final
 
 from torch_distinput.communicator import Communicator, communicator_of
-from torch_distinput.data.files.dataset import FileDataset, find_files, with_listed_files
+from torch_distinput.data.files.dataset import (
+    FileDataset,
+    draw_numbers,
+    find_files,
+    with_listed_files,
+)
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.storage.file_listing import FileInfo
@@ -30,7 +35,6 @@ from torch_distinput.preprocessing.adapt.reading import ROWS, Workers
 from torch_distinput.preprocessing.analysis.state_cache import (
     StateCache,
     States,
-    draws_numbers,
     identify_recipe,
 )
 from torch_distinput.preprocessing.artifact.artifact import check_target, save
@@ -61,7 +65,7 @@ def analyze(
         cache: a folder to keep states in. A state belongs to a file's path, size and version
             (entity tag or modification time), the reader, the functions of the recipe (with the
             global names they use, in modules of yours) and the configuration of the layers; where
-            a function takes ``rng``, also to the file's number, of which the draws depend.
+            a function takes ``rng``, also to the file's number, on which the draws depend.
         strategy: of the workers that share the files; None: this process reads all.
         storage_options: of fsspec, for ``out`` and ``cache``.
 
@@ -120,7 +124,7 @@ def _make_plan(
         _check_folders(out, cache)
         describe_layer(features)
         if cache is not None and (recipe := identify_recipe(dataset, features)) is not None:
-            kept = StateCache(cache, options, recipe, by_number=draws_numbers(dataset))
+            kept = StateCache(cache, options, recipe, by_number=draw_numbers(dataset))
         if workers.rank == 0:
             check_target(out, options)
             listing = find_files(dataset)

@@ -117,15 +117,6 @@ def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
-def draws_numbers(dataset: FileDataset) -> bool:
-    """Whether a function of the recipe draws: its numbers follow from that of the file."""
-    return any(
-        operation.wants_rng
-        for operation in dataset.operations
-        if isinstance(operation, (Map, Filter))
-    )
-
-
 def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
     """What decides, beside a file, what is counted of it; None, with a warning, if nobody knows."""
     try:

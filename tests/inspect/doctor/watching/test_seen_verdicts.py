@@ -208,6 +208,9 @@ FAULTS: dict[str, tuple[Script, int, list[tuple[str, int]]]] = {
         2,
         [("not divided", 2)],
     ),
+    "only what fills up is repeated": (
+        lambda rank, num: epochs_of(divided(rank, num, 61), tells=True), 4, [("repeated", 3)],
+    ),
     "every rank draws the same": (
         lambda *_: torch.manual_seed(0) and list(weighted(48)), 2, [("not divided", 2)],
     ),
@@ -264,6 +267,7 @@ ORDINARY: dict[str, tuple[Script, int]] = {
     "a subset of each rank": (
         lambda rank, num: list(DataLoader(Subset(Numbers(40), range(rank, 40, num)), 4)), 2,
     ),
+    "too few to tell": (lambda *_: torch.manual_seed(0) and list(weighted(4)), 2),
     "weighted on each rank": (lambda *_: list(weighted(48)), 2),
     "a divided stream": (
         lambda rank, num: list(DataLoader(DividedStream(64, rank, num), 4, num_workers=2)), 2,
