@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -23,7 +22,6 @@ import torch.distributed as dist
 import torch_distinput as tdi
 from torch_distinput import threads
 from torch_distinput.data.batch.tree import flatten
-from torch_distinput.data.user_sources.loader_start import start_source
 from torch_distinput.testing import run_ranks, simulate
 
 SECONDS = 100
@@ -327,24 +325,8 @@ def test_at_exit_only_a_thread_that_does_not_end_when_asked_is_given_up(monkeypa
     assert (0 if heeds else 1) == forked(leave)
 
 
-def test_one_thread_at_a_time_starts_processes() -> None:
-    with ThreadPoolExecutor(1) as pool, threads.forking_in_turn():
-        with threads.forking_loaders():
-            assert not pool.submit(threads._fork_lock.acquire, blocking=False).result()
-        assert not pool.submit(threads._fork_lock.acquire, blocking=False).result()
-
-
-class Locked(torch.utils.data.SequentialSampler):
-    """Asks whether other threads may start processes while it is iterated."""
-
-    def __iter__(self):
-        with ThreadPoolExecutor(1) as pool:
-            self.others_may = pool.submit(threads._fork_lock.acquire, blocking=False).result()
-        return super().__iter__()
-
-
-def test_processes_of_a_loader_are_started_in_turn() -> None:
-    sampler, numbers = Locked(range(4)), torch.utils.data.TensorDataset(torch.arange(4))
-    loader = torch.utils.data.DataLoader(numbers, sampler=sampler, num_workers=1)
-    assert 4 == len(list(start_source(loader)))
-    assert not sampler.others_may
+def test_one_thread_at_a_time_starts_loader_processes() -> None:
+    """filelock refuses a fork beside another one, on Python 3.12 and later."""
+    with threads.forking_loaders():
+        assert threads.named_lock("start of loader processes").locked()
+    assert not threads.named_lock("start of loader processes").locked()

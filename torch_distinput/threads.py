@@ -87,8 +87,6 @@ _started: dict[threading.Thread, _Way | None] = {}
 """Threads that may still be alive; None for one that has done its work and only has to end."""
 _releases: list[Callable[[], None]] = []
 _named_locks: dict[str, threading.Lock] = {}
-_fork_lock = threading.RLock()
-"""Held by the thread that starts processes; so may a sampler that it asks for the first indices."""
 _pauses: dict[int, bool] = {}
 """By thread that is forking: whether garbage was collected before."""
 _inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
@@ -223,24 +221,17 @@ def call_in_child(owner: T, call: Callable[[T], None]) -> None:
 
 @contextmanager
 def forking_loaders() -> Iterator[None]:
-    """Around what starts loader processes of ours: those that are forked know what they are."""
-    with forking_in_turn():
+    """Around what starts loader processes: those that are forked know what they are.
+
+    One thread after the other: on Python 3.12 filelock, which torch loads, refuses a fork beside
+    another one. Nothing of the user's is called meanwhile, which might wait for another thread.
+    """
+    with named_lock("start of loader processes"):
         _forking.loaders = True
         try:
             yield
         finally:
             _forking.loaders = False
-
-
-@contextmanager
-def forking_in_turn() -> Iterator[None]:
-    """Around what starts processes, one thread after the other.
-
-    On Python 3.12 filelock, which torch loads, refuses a fork beside that of another thread.
-    """
-    _register()
-    with _fork_lock:
-        yield
 
 
 def is_loader_process() -> bool:
@@ -320,7 +311,6 @@ def _begin_as_child() -> None:
     _started.clear()
     _releases.clear()
     _named_locks.clear()
-    _fork_lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as in _renewed()
     inherited = list(_inherited.items())
     _kept.extend(owner for owner, _ in inherited)
     for owner, call in inherited:

@@ -101,6 +101,9 @@ class TestADatasetForEachEpoch:
         numbers = torch.arange(8)
         assert not self.play(caplog, lambda: numbers, shuffle=False)
         assert not self.play(caplog, lambda: torch.arange(8))  # other data
+        kept = [torch.arange(8) for _ in range(3)]
+        targets = iter(kept)
+        assert not self.play(caplog, lambda: {"x": numbers, "y": next(targets)})
         parts = iter(torch.utils.data.random_split(range(9), [3, 3, 3]))
         assert not self.play(caplog, lambda: next(parts), global_batch_size=1)
         assert not self.play(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.sources.dataloader import is_loader
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch_distinput.plan.progress.position import BatchLayout, Position
 
 _log = logging.getLogger(__name__)
+
+Played = dict[tuple[int, ...], bool]
 
 
 def _cure(layout: BatchLayout) -> str:
@@ -36,29 +38,31 @@ class FirstOrder:
     """The order in which shuffled data begins: a dataset that is made anew has it again.
 
     Args:
-        seeds: with which datasets of the same data have played epoch 0; and whether it was said.
+        played: by the orders of the same data that were played, whether it was said.
         seed: of this one.
+        others: what else the data consists of.
     """
 
-    def __init__(self, seeds: dict[int, bool], seed: int) -> None:
+    def __init__(self, played: Played, seed: int, others: Iterable[Any]) -> None:
         """Nothing has been played by this dataset."""
         self.seed = seed
-        self._seeds = seeds
+        self._played = played
+        self._key = (seed, *map(id, others))
 
     def takes_warning(self) -> bool:
         """Whether to say that another dataset has played it; True once, as that is enough."""
-        was_played = self._seeds.get(self.seed) is False
+        was_played = self._played.get(self._key) is False
         if was_played:
-            self._seeds[self.seed] = True
+            self._played[self._key] = True
         return was_played
 
     def end(self) -> None:
         """It has been played."""
-        self._seeds.setdefault(self.seed, False)
+        self._played.setdefault(self._key, False)
 
 
 def find_first_order(
-    orders: MutableMapping[Any, dict[int, bool]], source: Any, request: Request, seed: int
+    orders: MutableMapping[Any, Played], source: Any, request: Request, seed: int
 ) -> FirstOrder | None:
     """The order of the first epoch, where there is a new one in each.
 
@@ -72,22 +76,22 @@ def find_first_order(
     """
     if not request.shuffle:
         return None
-    data = _find_lasting(source)
+    data, *others = _find_lasting(source)
     try:
         if data not in orders:
             orders[data] = {}
     except TypeError:
         return None
-    return FirstOrder(orders[data], seed)
+    return FirstOrder(orders[data], seed, others)
 
 
-def _find_lasting(source: Any) -> Any:
+def _find_lasting(source: Any) -> tuple[Any, ...]:
     """What stays where a dataset is made anew for each epoch: a loader and a dict are made anew."""
     data = source.dataset if is_loader(source) else source
     if isinstance(data, list):
-        return source
+        return (source,)
     columns = tuple(data.values()) if isinstance(data, Mapping) else data
-    return columns[0] if type(columns) is tuple and columns else data
+    return columns if type(columns) is tuple and columns else (data,)
 
 
 @final

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
@@ -19,7 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.data.user_sources.states import is_prompt
-from torch_distinput.threads import forking_in_turn
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +47,15 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start a loader now: one that keeps a state may be asked for it before its first batch."""
     if loader.num_workers > 1 and not _takes_parts(loader.dataset):
         _warn_of_copies(type(loader.dataset).__name__, loader.num_workers)
-    with forking_in_turn() if loader.num_workers else nullcontext():
-        return _until_the_end(loader, _start(loader))
-
-
-def _start(loader: DataLoader[Any]) -> Iterator[Any]:
     collate_fn = loader.collate_fn
     if isinstance(collate_fn, _Collate):  # of another thread: simulated workers share the loader
         collate_fn = collate_fn.collate_fn
     loader.collate_fn = _Collate(collate_fn)
     try:
-        return iter(loader)  # takes the function over, and hands it to its processes
+        iterator = iter(loader)  # takes the function over, and hands it to its processes
     finally:
         loader.collate_fn = collate_fn
+    return _until_the_end(loader, iterator)
 
 
 def _takes_parts(dataset: Any) -> bool:
