@@ -146,6 +146,24 @@ def test_dcp_saves_a_dataset(tmp_path, steps):
     assert 12 == len(list(loaded))
 
 
+@pytest.mark.filterwarnings(ONE_PROCESS)
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_dcp_saves_the_state_of_a_step_or_a_group(tmp_path, num_steps):
+    """After it, not after those that were read ahead; and it is loaded into a dataset."""
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(torch.arange(60), global_batch_size=5)
+    steps = dataset.steps()
+    trained = next(steps if num_steps == 1 else tdi.accumulate(steps, num_steps))
+    next(steps)
+    dcp.save({"train": trained}, checkpoint_id=tmp_path)
+    dataset = one.distribute_dataset(torch.arange(60), global_batch_size=5)
+    dcp.load({"train": dataset}, checkpoint_id=tmp_path)
+    assert trained.state_dict() == dataset.state_dict()
+    assert 12 - num_steps == len(list(dataset))
+    with pytest.raises(tdi.UsageError, match="loaded into the dataset"):
+        trained.load_state_dict(trained.state_dict())
+
+
 def save_on_ranks(folder, strategy):
     """Train a little and save, all ranks together."""
     model = torch.nn.Linear(2, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.replica import split_arguments
@@ -39,6 +39,10 @@ class StepGroup(tuple[Step, ...]):
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after its last step."""
         return self[-1].state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> NoReturn:
+        """Refuse, as :meth:`Step.load_state_dict`."""
+        self[-1].load_state_dict(state)
 
 
 def accumulate(

@@ -245,6 +245,18 @@ class Step:
         position = self._end.position
         return to_state(position, self._recipe(position))
 
+    def load_state_dict(self, state: dict[str, Any]) -> NoReturn:
+        """Refuse: a state is loaded into the dataset.
+
+        As there is such a method, ``torch.distributed.checkpoint`` saves the state of a step.
+        """
+        del state
+        msg = (
+            "A state is loaded into the dataset, and its next iter() continues from there: "
+            f"dataset.load_state_dict(state). This is step {self.index} of an epoch."
+        )
+        raise UsageError(msg)
+
 
 @final
 @dataclass(frozen=True, slots=True)
