@@ -40,10 +40,10 @@ PUBLIC = {
         " replica_id_in_sync_group strategy"
     ),
     "Step": (
-        "average batch ids index info is_empty local_counts num_examples num_tokens padded_rows"
-        " sources state_dict"
+        "average batch ids index info is_empty load_state_dict local_counts num_examples num_tokens"
+        " padded_rows sources state_dict"
     ),
-    "StepGroup": "count index num_examples num_tokens state_dict",
+    "StepGroup": "count index load_state_dict num_examples num_tokens state_dict",
     "StepInfo": (
         "cp_dim ids index is_empty local_counts num_examples num_tokens padded_rows sources"
     ),
