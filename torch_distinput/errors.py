@@ -151,7 +151,9 @@ def make_system_error(what: str, needs: str, cure: str) -> ConfigurationError:
 
 def again(error: BaseException) -> BaseException:
     """The same error, to be raised another time: without the frames that keep the first."""
-    same = _copy(error) or UsageError(f"This ended with {type(error).__name__}: {error}")
+    same = _copy(error)
+    if same is None:  # by identity: an error of the user's may have a length, and be empty
+        same = UsageError(f"This ended with {type(error).__name__}: {error}")
     same.__cause__ = error.__cause__
     return same
 

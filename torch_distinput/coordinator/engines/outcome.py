@@ -104,30 +104,25 @@ def _pickled(error: BaseException) -> bytes:
     if not isinstance(error, Exception):
         return b""  # an exit of the worker is none of the caller's
     try:
-        pickled = _dump_loadable(error)
-        if _loads_as(pickled, error):
+        pickled, words = _dump_loadable(error)
+        if words == str(error):
             return pickled
     except Exception:  # noqa: BLE001 - its __init__ takes something else than its args
         pickled = b""
     with suppress(Exception):  # whatever a class of the user's raises
-        rebuilt = _dump_loadable(_Rebuilt(error))
-        if not pickled or _loads_as(rebuilt, error):
+        rebuilt, words = _dump_loadable(_Rebuilt(error))
+        if not pickled or words == str(error):
             return rebuilt
     return pickled  # of a text with addresses in it, say, which differ there
 
 
-def _loads_as(pickled: bytes, error: Exception) -> bool:
-    return str(pickle.loads(pickled)) == str(error)  # noqa: S301 - our own
-
-
-def _dump_loadable(error: Exception | _Rebuilt) -> bytes:
-    """Pickle an error, and raise whatever that does, or loading it."""
+def _dump_loadable(error: Exception | _Rebuilt) -> tuple[bytes, str]:
+    """Pickle an error; return that and the words it is loaded with. Raises what either does."""
     try:
         pickled = pickle.dumps(error)
     except Exception:  # noqa: BLE001 - a class that was handed over by value
         pickled = pickling.dump_by_value(error)
-    pickle.loads(pickled)  # noqa: S301 - our own
-    return pickled
+    return pickled, str(pickle.loads(pickled))  # noqa: S301 - our own
 
 
 @final
