@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import output_of
 from tests.inspect.doctor.scripts import ACCELERATE, LIGHTNING, UNEVEN
 from tests.torchrun import Ended, run_script
 
@@ -24,6 +26,24 @@ def test_ranks_report_together_and_one_that_waits_for_an_ended_one_is_ended(tmp_
     assert "an epoch of 9 examples delivers 10. 1 comes again" in ended.out
     assert "rank 0 came to the end of its data after 5 steps, rank 1 had 6" in ended.out
     assert "Seen: 3 steps on each of 2 ranks in 1 epoch, 10 rows in all." in ended.out
+
+
+def test_a_rank_that_has_no_loader_is_well_when_the_others_were_stopped(tmp_path) -> None:
+    """Accelerate's dispatcher: rank 0 reads for all.
+
+    By torchrun's command: beside a rank that leaves its process at once, the agent of
+    ``run_script`` lets none end.
+    """
+    plain, sized = "Accelerator(cpu=True)", ACCELERATE.replace("SIZE", "64")
+    dispatching = sized.replace(plain, "Accelerator(cpu=True, dataloader_config=config)")
+    config = "config = accelerate.DataLoaderConfiguration(dispatch_batches=True)"
+    file = tmp_path / "train.py"
+    file.write_text(f"import accelerate\n\n{config}\n{dispatching}")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    doctor = ("-m", "torch_distinput", "doctor", "--steps", "4", "--patience", "0.5", file)
+    out = output_of([*torchrun, *doctor])
+    assert "Rank 0: stopped after 4 steps, as asked." in out
+    assert "Rank 1: waited for ranks that were stopped, as asked." in out
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_counts_that_are_none_are_refused(options, message, tmp_path, capsys) ->
 
 
 def record(rank: int, outcome: str = "ran to the end") -> RankRecord:
-    return RankRecord(rank=rank, num_ranks=5, outcome=outcome, loaders=())
+    return RankRecord(rank=rank, num_ranks=5, outcome=outcome, was_stopped=False, loaders=())
 
 
 def test_ranks_that_end_alike_share_a_line_and_missing_ones_are_named() -> None:

@@ -7,13 +7,17 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from torch_distinput.inspect.doctor.watching.record_folder import RecordFolder, guarded
 from torch_distinput.inspect.doctor.watching.records import RankRecord
 from torch_distinput.inspect.doctor.watching.session import DoctorSession
 
 
-def record(rank: int) -> RankRecord:
-    return RankRecord(rank=rank, num_ranks=2, outcome="ran to the end", loaders=())
+def record(rank: int, was_stopped: bool = False) -> RankRecord:
+    return RankRecord(
+        rank=rank, num_ranks=2, outcome="ran to the end", was_stopped=was_stopped, loaders=()
+    )
 
 
 def folder_of(folder: Path, rank: int, patience: float = 0.0) -> RecordFolder:
@@ -59,16 +63,33 @@ def test_a_rank_that_is_left_alone_leaves_its_record_and_is_ended(tmp_path, monk
         exits.append((status, len(second.wait_for_records())))
         has_ended.set()
 
+    def give_up() -> int:
+        first.leave(record(0))
+        return 3
+
     monkeypatch.setattr(os, "_exit", leave_process)
     second.leave(record(1))
-    with guarded(
-        first,
-        last_moment=lambda: 0.0,
-        give_up=lambda: first.leave(record(0)),
-        say_quiet=lambda: True,
-    ):
+    with guarded(first, last_moment=lambda: 0.0, give_up=give_up, say_quiet=lambda: True):
         assert has_ended.wait(timeout=30)
-    assert (1, 2) == exits[0]  # here the thread goes on
+    assert (3, 2) == exits[0]  # here the thread goes on
+
+
+@pytest.mark.parametrize(
+    ("stopped", "status", "outcome"),
+    [
+        ((True, True), 0, "Rank 0: waited for ranks that were stopped, as asked."),
+        ((True, False), 1, "Rank 0: waited for ranks that had ended."),
+        ((False, False), 1, "Rank 0: waited for ranks that had ended."),
+    ],
+)
+def test_a_rank_that_waits_for_ranks_the_doctor_stopped_has_not_failed(
+    stopped, status, outcome, tmp_path, capsys
+) -> None:
+    alone = DoctorSession(rank=0, num_ranks=3, steps=9, patience=0.0, folder=tmp_path)
+    for rank, was_stopped in enumerate(stopped, 1):
+        folder_of(tmp_path, rank).leave(record(rank, was_stopped))
+    assert status == alone._give_up()
+    assert outcome in capsys.readouterr().out
 
 
 def test_a_rank_that_goes_on_is_left_in_peace(tmp_path, monkeypatch) -> None:
@@ -84,7 +105,7 @@ def test_a_rank_that_goes_on_is_left_in_peace(tmp_path, monkeypatch) -> None:
             was_asked.set()
         return time.monotonic() + 1
 
-    with guarded(first, last_moment=now, give_up=lambda: exits.append(1), say_quiet=lambda: False):
+    with guarded(first, last_moment=now, give_up=lambda: 1, say_quiet=lambda: False):
         assert was_asked.wait(timeout=30)
     assert [] == exits
 
@@ -99,7 +120,7 @@ def test_a_rank_that_fetches_nothing_says_so_once(tmp_path) -> None:
         return len(said) == 2  # the first time, other ranks are not quiet yet
 
     with guarded(
-        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: None, say_quiet=say_quiet
+        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: 1, say_quiet=say_quiet
     ):
         assert was_said.wait(timeout=30)
     assert 2 == len(said)
@@ -116,7 +137,7 @@ def test_what_the_guard_has_begun_is_over_before_the_process_goes_on(tmp_path) -
         return True
 
     with guarded(
-        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: None, say_quiet=say_quiet
+        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: 1, say_quiet=say_quiet
     ):
         assert has_begun.wait(timeout=30)
     assert [1] == said

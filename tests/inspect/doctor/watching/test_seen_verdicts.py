@@ -60,7 +60,11 @@ def said(script: Script, num_ranks: int, steps: int = 1000) -> list[Explanation]
         with watching(watch), suppress(EnoughSeenError):
             script(rank, num_ranks)
         loaders = watch.records()
-        records.append(RankRecord(rank=rank, num_ranks=num_ranks, outcome="", loaders=loaders))
+        records.append(
+            RankRecord(
+                rank=rank, num_ranks=num_ranks, outcome="", was_stopped=False, loaders=loaders
+            )
+        )
     return explain_records(records)
 
 

@@ -182,7 +182,9 @@ def test_a_record_can_be_written_and_read() -> None:
         num_ranks=2,
     )
     assert 3 == len(loaders)
-    record = RankRecord(rank=1, num_ranks=2, outcome="ran to the end", loaders=loaders)
+    record = RankRecord(
+        rank=1, num_ranks=2, outcome="ran to the end", was_stopped=False, loaders=loaders
+    )
     assert record == RankRecord.from_json(record.to_json())
 
 

@@ -94,6 +94,12 @@ class RecordFolder:
         since = max(last_moment, self._first_end or now)
         return self._first_end is not None and now - since > self._patience
 
+    def were_others_stopped(self) -> bool:
+        """Whether the doctor has stopped all other ranks that have ended."""
+        files = [self._file(rank) for rank in range(self._num_ranks) if rank != self._rank]
+        texts = [file.read_text() for file in files if file.exists()]
+        return all(RankRecord.from_json(text).was_stopped for text in texts)
+
     def _wait(self, is_there: Callable[[], bool]) -> None:
         # Twice: a rank that waits for one that has ended leaves its record after one patience.
         until = time.monotonic() + 2 * self._patience
@@ -121,7 +127,7 @@ def guarded(
     folder: RecordFolder,
     *,
     last_moment: Callable[[], float],
-    give_up: Callable[[], None],
+    give_up: Callable[[], int],
     say_quiet: Callable[[], bool],
 ) -> Iterator[None]:
     """End this process where others have ended and it has fetched nothing for the same time.
@@ -132,7 +138,7 @@ def guarded(
     Args:
         folder: where others leave their records.
         last_moment: when this rank last fetched a batch, by the monotonic clock.
-        give_up: leaves what was seen; called in the guard's thread.
+        give_up: leaves what was seen, and returns the exit status; called in the guard's thread.
         say_quiet: leaves what was seen until now, and says whether that was all there is to do.
     """
     is_over = new_event()
@@ -141,10 +147,10 @@ def guarded(
         was_said = False
         while not is_over.wait(_GUARD_PAUSE):
             if folder.is_left_alone(last_moment()):
-                give_up()
+                status = give_up()
                 sys.stdout.flush()
                 sys.stderr.flush()
-                os._exit(1)  # the main thread is in a collective that nobody will answer
+                os._exit(status)  # the main thread is in a collective that nobody will answer
             if not was_said and folder.is_quiet(last_moment()):
                 was_said = say_quiet()
 

@@ -70,11 +70,13 @@ class RankRecord:
 
     Attributes:
         outcome: how the script came to its end on this rank.
+        was_stopped: by the doctor, after ``--steps`` batches.
     """
 
     rank: int
     num_ranks: int
     outcome: str
+    was_stopped: bool
     loaders: tuple[LoaderRecord, ...]
 
     def to_json(self) -> str:

@@ -50,7 +50,7 @@ class DoctorSession:
             with guarded(
                 self._folder,
                 last_moment=lambda: self.watch.last_moment,
-                give_up=lambda: self.finish("waited for ranks that had ended"),
+                give_up=self._give_up,
                 say_quiet=self._say_quiet,
             ):
                 yield
@@ -67,6 +67,15 @@ class DoctorSession:
             return
         print(write_report(self._folder.wait_for_records()), flush=True)  # noqa: T201
         self._folder.mark_reported()
+
+    def _give_up(self) -> int:
+        """Finish for a rank that waits for others, and return its exit status."""
+        assert self._folder is not None
+        if self._folder.were_others_stopped():  # by the doctor: the script is not to blame
+            self.finish("waited for ranks that were stopped, as asked")
+            return 0
+        self.finish("waited for ranks that had ended")
+        return 1
 
     def _say_quiet(self) -> bool:
         """Report what was seen until now, if all ranks are quiet."""
@@ -86,5 +95,6 @@ class DoctorSession:
             rank=self._rank,
             num_ranks=self._num_ranks,
             outcome=outcome,
+            was_stopped=self.watch.has_seen_enough,
             loaders=self.watch.records(),
         )
