@@ -73,6 +73,8 @@ def test_names_below_a_folder_are_those_of_now(monkeypatch):
     other.rm_file(f"{folder}/below/state")
     assert {"more"} == filesystem.names_below(folder, {})
     assert set() == filesystem.names_below(f"{store.url}/nothing", {})
+    other.touch(f"{folder}/")  # as consoles of object stores mark a folder
+    assert {"more"} == filesystem.names_below(folder, {})
 
 
 def test_globs(storage):

@@ -265,3 +265,29 @@ def test_why_an_order_that_is_drawn_differs_after_a_restart():
     again.load_state_dict(dataset.state_dict())
     with pytest.raises(tdi.ConfigurationError, match="order of the sampler .*generator of its own"):
         iter(again)
+
+
+class Drawing(Rotating):
+    """Draws its order when it is told an epoch."""
+
+    def set_epoch(self, epoch):
+        self.order = torch.randperm(self.size).tolist()
+
+    def __iter__(self):
+        return iter(self.order)
+
+
+def test_what_a_sampler_draws_in_set_epoch_is_the_seed_and_epoch_own():
+    """Whatever the script has drawn before; and it draws the same afterwards."""
+
+    def orders(script_seed):
+        torch.manual_seed(script_seed)
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(loader_of(Drawing()), seed=3)
+        played = [[int(row) for batch in dataset for row in batch] for _ in range(2)]
+        return played, torch.rand(()).item()
+
+    (first, drawn), (again, _) = orders(0), orders(1)
+    assert first == again
+    assert first[0] != first[1]
+    torch.manual_seed(0)
+    assert drawn == torch.rand(()).item()
