@@ -197,15 +197,9 @@ class TestMethods:
         def draw(_, rng):
             return int(rng.integers(10**9))
 
-        drawn = {
-            records(recipe)[0]
-            for recipe in (
-                files.map(draw),
-                files.map(str).map(draw),
-                files.map(draw).filter(bool),
-                files.map(str).map(draw).filter(bool),
-            )
-        }
+        once, twice = files.map(draw), files.map(str).map(draw)
+        recipes = (once, twice, once.filter(bool), twice.filter(bool))
+        drawn = {records(recipe)[0] for recipe in recipes}
         assert 2 == len(drawn)
         nested = records(files.shuffle(12).repeat(2).repeat(2))
         assert 4 == len({tuple(nested[start : start + 12]) for start in range(0, 48, 12)})
@@ -215,6 +209,10 @@ class TestMethods:
         assert [] == records(files.filter(lambda line: False).repeat())
         drawn = files.filter(lambda line, rng: rng.random() < 0.01).repeat(200)
         assert len(records(drawn)) > 20  # most passes keep nothing
+        cut = files.map(int).shuffle(12).take(1)
+        expected = records(cut.repeat(20).filter(lambda number: number < 3))
+        assert expected == records(cut.filter(lambda number: number < 3).repeat(20))
+        assert 1 < len(expected) < 20
 
     def test_final_maps_run_for_own_examples_only(self, files):
         """Under DATA the others' records are cut away first."""

@@ -176,7 +176,7 @@ class FileDataset:
             ValueError: if it is below 0; TypeError if it is no whole number.
         """
         times = None if n is None else check_count("n", n, minimum=0)
-        return self._with(file_ops.Repeat(times, draws=draw_numbers(self)))
+        return self._with(file_ops.Repeat(times, passes_differ=_passes_differ(self)))
 
     def interleave(self, cycle_length: int, block_length: int = 1) -> FileDataset:
         """Read ``cycle_length`` files in turn, ``block_length`` records from each.
@@ -247,6 +247,17 @@ def draw_numbers(dataset: FileDataset) -> bool:
     """Whether a function of the recipe takes ``rng``: its numbers follow from that of the file."""
     functions = (file_ops.Map, file_ops.Filter)
     return any(each.wants_rng for each in dataset.operations if isinstance(each, functions))
+
+
+def _passes_differ(dataset: FileDataset) -> bool:
+    """Whether a pass of the recipe may keep no record though another keeps some.
+
+    A filter that draws may; so may any after ``shuffle(...).take(n)``, whose records change.
+    """
+    operations = iter(dataset.operations)
+    in_turn = (file_ops.Shuffle, file_ops.Take, file_ops.Filter)
+    is_cut_anew = all(any(isinstance(each, kind) for each in operations) for kind in in_turn)
+    return is_cut_anew or draw_numbers(dataset)
 
 
 def with_shuffled_files(dataset: FileDataset) -> FileDataset:

@@ -248,15 +248,15 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Play again; ``draws`` tells that a map or filter before it takes ``rng``."""
+    """Play again; ``passes_differ`` tells that one pass may keep no record, and another does."""
 
     n: int | None
-    draws: bool = field(default=False, compare=False)
+    passes_differ: bool = field(default=False, compare=False)
     kind = "repeat"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Start the stream again and again; without any record there is nothing to repeat."""
-        goes_on = self.draws and self.n is not None  # a filter may keep something of the next pass
+        goes_on = self.passes_differ and self.n is not None
         first = place.start.number("repetition") if place.start else 0
         place = place.before(self.kind)
         nothing = not place.start and not place.skip  # else something came before it
