@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.rows import refuse_own_lists
 from torch_distinput.data.batch.spec import zero_rows
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -71,6 +72,22 @@ def collate_examples(
         pairs = zip(names, stacked, strict=True)
         stacked = [_cast(n, s, types[n]) if n in types else s for n, s in pairs]
     return unflatten(structure, stacked)
+
+
+def collate_with(
+    collate_fn: CollateFn, examples: list[Any], *, may_be_batch: bool = False
+) -> Batch:
+    """Call a ``collate_fn``; refuse lists of what is in the examples, which are no columns.
+
+    Args:
+        collate_fn: the user's, or one of ours.
+        examples: what it gets.
+        may_be_batch: whether the dataset may have given a batch, which the function passes on.
+    """
+    batch = collate_fn(examples)
+    if collate_fn is not collate_examples and not (may_be_batch and batch is examples):
+        refuse_own_lists(batch, examples)
+    return batch
 
 
 def number_types(examples: Sequence[Any]) -> dict[str, torch.dtype]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -15,11 +16,16 @@ from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
     Batch,
     flatten,
+    flatten_example,
     leaf_names,
     leaves_like,
     map_leaves,
+    name_child,
     unflatten,
 )
+
+_MOST_NAMED = 16
+"""Leaves in a message."""
 
 
 def num_rows(batch: Batch) -> int:
@@ -33,23 +39,77 @@ def num_rows(batch: Batch) -> int:
     counts = [kind_of(leaf).count(leaf) for leaf in leaves]
     if counts and all(count == counts[0] for count in counts):
         return counts[0]
-    named = ", ".join(f"{n}: {c}" for n, c in zip(leaf_names(structure), counts, strict=True))
+    pairs = list(zip(leaf_names(structure), counts, strict=True))
+    named = ", ".join(f"{name}: {count}" for name, count in pairs[:_MOST_NAMED])
+    more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
     msg = (
         "All leaves of a batch need the same number of rows (dimension 0), got "
-        f"{named or 'a batch without any leaf'}. Check the collate_fn or the dataset."
+        f"{named or 'a batch without any leaf'}{more}. Check the collate_fn or the dataset."
     )
     raise ValueError(msg)
 
 
 def check_row_count(batch: Batch, num_examples: int) -> None:
     """Refuse a batch that has merged or dropped examples: the counts would lie."""
-    count = num_rows(batch)
+    try:
+        count = num_rows(batch)
+    except (TypeError, ValueError):
+        refuse_lists(batch, num_examples)
+        raise
     if count != num_examples:
+        refuse_lists(batch, num_examples)
         msg = (
             f"Expected the collate_fn to return one row per example, got {count} rows for "
             f"{num_examples} examples. Filter the dataset instead of the batch."
         )
         raise ValueError(msg)
+
+
+def refuse_lists(batch: Batch, num_examples: int) -> None:
+    """Refuse lists with something for each of the examples: one of tensors is one of columns."""
+    for name, _ in _lists_of(flatten(batch)[1], num_examples):
+        raise _listed(name, num_examples)
+
+
+def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
+    """Refuse lists that hold a tensor or array of each example; these may be as long by chance."""
+    leaves, structure = flatten(batch)
+    for name, bounds in _lists_of(structure, len(examples)):
+        parts = (leaves[start:stop] for start, stop in pairwise(bounds))
+        if all(map(_share_one, parts, examples)):
+            raise _listed(name, len(examples))
+
+
+def _share_one(leaves: list[Any], example: Any) -> bool:
+    own = {id(leaf) for leaf in flatten_example(example)[0]}
+    return any(id(leaf) in own for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray)))
+
+
+def _lists_of(
+    structure: Structure, length: int, name: str = "batch", first: int = 0
+) -> Iterator[tuple[str, list[int]]]:
+    """Lists and tuples of so many containers or tensors: names, and where the leaves of each lie.
+
+    Not those of one, which may as well be its only column.
+    """
+    if structure.num_leaves < length or length < 2:
+        return
+    children = structure.children
+    bounds = list(accumulate((child.num_leaves for child in children), initial=first))
+    if structure.kind in (list, tuple) and len(children) == length:
+        yield name, bounds
+    for key, child, start in zip(structure.keys, children, bounds, strict=False):
+        yield from _lists_of(child, length, name_child(name, key), start)
+
+
+def _listed(name: str, num_examples: int) -> ValueError:
+    return ValueError(
+        f"Expected the collate_fn to return columns, each with one row for each of {num_examples} "
+        f"examples, got a list or tuple with something for each example at {name}: it would be "
+        f"taken for {num_examples} columns. Stack or pad what is in it (torch.stack, pad_collate), "
+        "make it one jagged tensor (torch.nested.nested_tensor(..., layout=torch.jagged)), or "
+        "keep each example in an object of a class of your own, which is one row."
+    )
 
 
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:

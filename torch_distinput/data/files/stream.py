@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, final
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.collate import CollateFn, collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples, collate_with
 from torch_distinput.data.batch.lazy_property import LazyProperty
 from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.files import operations as file_ops
@@ -252,7 +252,7 @@ class FileStream(CountedStream):
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         if self.collate is not None:
-            return self.collate(self.examples(chunk, shard))
+            return collate_with(self.collate, self.examples(chunk, shard))
         data = self._finished(chunk, shard).data
         return collate_examples(data) if isinstance(data, Examples) else data
 

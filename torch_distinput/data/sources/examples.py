@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.collate import CollateFn, collate_with
 from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -41,7 +41,7 @@ class CollatedStream(Stream):
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
-        return self.collate(chunk.data)
+        return collate_with(self.collate, chunk.data)
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:  # noqa: ARG002
         """They are examples."""

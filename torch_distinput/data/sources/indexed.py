@@ -12,7 +12,7 @@ import torch
 from torch_distinput import meter
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
-from torch_distinput.data.batch.collate import CollateFn, collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples, collate_with
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
@@ -109,12 +109,18 @@ def _row(leaf: Any, index: int) -> Any:
     return rows.as_tensor(rows.slice_rows(leaf, index, index + 1))[0]
 
 
-def timed_collate(examples: list[Any], collate: CollateFn, clock: WorkClock | None) -> Batch:
+def timed_collate(
+    examples: list[Any],
+    collate: CollateFn,
+    clock: WorkClock | None,
+    *,
+    may_be_batch: bool = False,
+) -> Batch:
     """Make a batch of examples; the clock, if there is one, counts what that takes."""
     if clock is None:
-        return rows.with_tensors(collate(examples))
+        return rows.with_tensors(collate_with(collate, examples, may_be_batch=may_be_batch))
     started = meter.now()
-    batch = rows.with_tensors(collate(examples))
+    batch = rows.with_tensors(collate_with(collate, examples, may_be_batch=may_be_batch))
     clock.collate += meter.now() - started
     return batch
 
@@ -133,7 +139,12 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""
-        batch = timed_collate(self.examples(indices), self.collate, self.clock)
+        batch = timed_collate(
+            self.examples(indices),
+            self.collate,
+            self.clock,
+            may_be_batch=hasattr(self.dataset, "__getitems__"),
+        )
         rows.check_row_count(batch, len(indices))
         return batch
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from torch_distinput.data.batch.rows import num_rows, refuse_lists, refuse_own_lists
 from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.data.user_sources.states import is_prompt
 
 _log = logging.getLogger(__name__)
+_PAIR = 2
+"""Columns that are nearly always there: inputs and labels."""
 
 
 def start_source(source: Any) -> Iterator[Any]:
@@ -50,7 +53,7 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     collate_fn = loader.collate_fn
     if isinstance(collate_fn, _Collate):  # of another thread: simulated workers share the loader
         collate_fn = collate_fn.collate_fn
-    loader.collate_fn = _Collate(collate_fn)
+    loader.collate_fn = _Collate(collate_fn, loader.batch_size)
     try:
         iterator = iter(loader)  # takes the function over, and hands it to its processes
     finally:
@@ -105,16 +108,41 @@ def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator
 @final
 @dataclass(frozen=True, slots=True)
 class _Collate:
-    """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes."""
+    """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes.
+
+    ``batch_size``: None where it gets no list of examples.
+    """
 
     collate_fn: Callable[[Any], Any]
+    batch_size: int | None
 
     def __call__(self, examples: Any) -> Any:
         try:
-            return self.collate_fn(examples)
+            batch = self.collate_fn(examples)
         except StopIteration as error:
             msg = "Expected collate_fn to return a batch, got StopIteration. Fix the function."
             raise RuntimeError(msg) from error
+        if self.batch_size is not None and self.collate_fn is not default_collate:
+            self._refuse_lists(batch, examples)
+        return batch
+
+    def _refuse_lists(self, batch: Any, examples: Sequence[Any]) -> None:
+        """Refuse lists for columns, that a batch of a stream may have merged or split rows of.
+
+        Where nothing is the examples' own, a list as long as a whole batch tells it: the last
+        batch may be as long as there are columns.
+        """
+        refuse_own_lists(batch, examples)
+        if len(examples) == self.batch_size and not _has_rows(batch, len(examples)):
+            refuse_lists(batch, len(examples))
+
+
+def _has_rows(batch: Any, num_examples: int) -> bool:
+    """Whether the batch has one row for each example; of two a pair of columns may be as long."""
+    try:
+        return num_examples <= _PAIR or num_rows(batch) == num_examples
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_of_dataset(loader: DataLoader[Any], end: StopIteration) -> bool:

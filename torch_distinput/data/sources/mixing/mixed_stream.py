@@ -21,7 +21,7 @@ from typing import Any, final
 import numpy as np
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.collate import CollateFn, collate_with
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.mixed import MixedRows
 from torch_distinput.data.batch.tree import Batch
@@ -94,7 +94,7 @@ class MixedStream(CountedStream):
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Let each source finish its rows, and put them in order."""
         if self.collate is not None:
-            return self.collate(self.examples(chunk, shard))
+            return collate_with(self.collate, self.examples(chunk, shard))
         parts: dict[int, list[Batch]] = {}
         for number, own, its in self._parts(chunk, shard):
             batch = rows.with_tensors(self.streams[number].finish(own, its))

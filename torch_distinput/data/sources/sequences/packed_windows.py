@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import CollateFn, collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples, collate_with
 from torch_distinput.data.batch.rows import iterate_rows
 from torch_distinput.data.sources.sequences.documents import FlatDocuments, read_examples
 from torch_distinput.data.sources.sequences.lengths import digest_lengths
@@ -80,7 +80,7 @@ class PackingPlan(RowPlan):
     def collate(self, examples: list[Any]) -> Any:
         """Do as the caller says; else put rows together in the layout that was asked for."""
         if self.collate_fn is not None:
-            return self.collate_fn(examples)
+            return collate_with(self.collate_fn, examples)
         if self.packing.layout == JAGGED_ROWS:
             return join_jagged(examples, self.packing.row_length)
         return collate_examples(examples)

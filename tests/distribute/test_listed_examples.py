@@ -1,0 +1,133 @@
+"""Batches in which a list has something for each example: a list of tensors is one of columns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import torch_distinput as tdi
+from torch_distinput.testing import simulate
+
+
+class Vectors(IterableDataset):
+    """Eight, each of its number."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return (torch.full((self.length,), float(number)) for number in range(8))
+
+
+class Indexed(Dataset):
+    """The same with an index."""
+
+    def __init__(self, length):
+        self.vectors = list(Vectors(length))
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.vectors[index]
+
+
+class Whole(Indexed):
+    """Gives two columns for the indices of a batch."""
+
+    def __getitems__(self, indices):
+        rows = torch.stack([self.vectors[index] for index in indices])
+        return [rows, rows + 1]
+
+
+class Box:
+    """Is no container, so it is one row."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def batches_of(source, **keywords):
+    """What one worker gets."""
+    return list(tdi.OneDeviceStrategy("cpu").distribute_dataset(source, **keywords))
+
+
+COLLATES = {
+    "as they are": lambda examples: examples,
+    "a tuple": tuple,
+    "a column of them": lambda examples: {"x": list(examples), "y": torch.stack(examples)},
+    "zipped": lambda examples: tuple(zip(*[(each, each) for each in examples], strict=True)),
+    "in dicts": lambda examples: [{"x": each} for each in examples],
+}
+
+
+@pytest.mark.parametrize("length", [4, 16])  # 4: as many as examples
+@pytest.mark.parametrize("kind", [Vectors, Indexed])
+@pytest.mark.parametrize("collate", COLLATES.values(), ids=COLLATES)
+def test_a_list_of_tensors_is_not_taken_for_columns(collate, kind, length):
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(DataLoader(kind(length), batch_size=4, collate_fn=collate))
+
+
+@pytest.mark.parametrize("kind", [Vectors, Indexed])
+def test_a_list_of_new_tensors_neither(kind):
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(DataLoader(kind(16), 4, collate_fn=lambda batch: [each + 1 for each in batch]))
+
+
+@pytest.mark.parametrize("collate", [list, lambda batch: {"x": list(batch)}])
+def test_examples_of_a_stream_that_are_batched_here(collate):
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(Vectors(4), global_batch_size=4, collate_fn=collate)
+
+
+def test_loader_processes_refuse_them():
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(DataLoader(Vectors(4), batch_size=4, num_workers=1, collate_fn=list))
+
+
+def test_files_and_mixtures_refuse_them(tmp_path):
+    (tmp_path / "numbers.txt").write_text("".join(f"{number}\n" for number in range(8)))
+    files = tdi.FileDataset(tmp_path / "numbers.txt").map(lambda line: torch.full((4,), int(line)))
+    weights = {"a": 1, "b": 1}
+    mixed = [tdi.mix({"a": each, "b": each}, weights=weights) for each in (Indexed(4), files)]
+    for source in (files, *mixed):
+        with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+            batches_of(source, global_batch_size=4, collate_fn=list)
+
+
+def test_a_stream_may_cut_its_examples_into_other_rows():
+    """A pair of columns is as long as a batch of two, and as the last batch."""
+
+    def cut(examples):
+        rows = torch.cat(examples)
+        return rows, rows + 1, rows + 2
+
+    for size in (2, 5):  # the last of 5 has three
+        played = batches_of(DataLoader(Vectors(6), batch_size=size, collate_fn=cut))
+        assert 48 == sum(len(batch[0]) for batch in played)
+
+
+def test_a_batch_that_the_dataset_gave_may_be_a_list():
+    """Two columns, and two rows."""
+    played = batches_of(Whole(3), global_batch_size=2, collate_fn=lambda batch: batch)
+    assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
+
+
+def test_what_the_error_advises_is_delivered():
+    def jagged(examples):
+        return torch.nested.nested_tensor(examples, layout=torch.jagged)
+
+    def boxed(examples):
+        return list(map(Box, examples))
+
+    def work(strategy, collate):
+        dataset = strategy.distribute_dataset(Indexed(5), global_batch_size=4, collate_fn=collate)
+        return [row for batch in dataset for row in batch]
+
+    for collate in (jagged, boxed):
+        ranks = simulate(lambda strategy, by=collate: work(strategy, by), num_workers=2)
+        values = [getattr(row, "value", row) for rows in ranks for row in rows]
+        assert sorted(float(value[0]) for value in values) == list(range(8))
+        assert all(value.shape == (5,) for value in values)
