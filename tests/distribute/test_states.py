@@ -138,6 +138,23 @@ def test_a_sampler_that_gives_another_order_is_refused():
         iter(other)
 
 
+@pytest.mark.parametrize("plain", [list(range(13)), DataLoader(list(range(13)), 2)])
+def test_an_order_without_the_sampler_is_another_one(plain):
+    strategy = tdi.OneDeviceStrategy("cpu")
+    sampled = strategy.distribute_dataset(DataLoader(range(13), 2, sampler=Moody(0)))
+    start, steps = sampled.state_dict(), sampled.steps()
+    state = next(steps).state_dict()
+    size = None if isinstance(plain, DataLoader) else 2
+    other = strategy.distribute_dataset(plain, global_batch_size=size)
+    other.load_state_dict(state)
+    with pytest.raises(tdi.ConfigurationError, match="sampler was .*and here there is none"):
+        iter(other)
+    with pytest.raises(tdi.ConfigurationError, match="and here there is none"):
+        other.replay(state, 1)
+    other.load_state_dict(start)  # nothing of any order was delivered
+    assert 7 == len(list(other))
+
+
 @pytest.mark.parametrize(
     "state",
     [None, {}, {"version": 7}, {"version": 1}, {"version": 1, "recipe": 3}, ["version"]],

@@ -104,7 +104,7 @@ def to_current(
     _check_version(state)
     with _refusing_damage():
         dict(state["recipe"])
-    check_recipe(state, recipe, name=name)
+    check_recipe(state, recipe, name=name, is_whole=False)
     current = dict(state)
     with _refusing_damage():
         if state["version"] == state_version_1.VERSION_1:
@@ -158,10 +158,16 @@ def _refusing_damage() -> Iterator[None]:
 
 
 def check_recipe(
-    state: Mapping[str, Any], recipe: Recipe, *, name: str, dealt_alike: bool = False
+    state: Mapping[str, Any],
+    recipe: Recipe,
+    *,
+    name: str,
+    is_whole: bool = True,
+    dealt_alike: bool = False,
 ) -> None:
     """Refuse a state that was taken with another recipe; says what differs.
 
+    ``is_whole``: all of the recipe is known; that a sampler gives the order is found out late.
     ``dealt_alike``: it matters which replica had which rows. Else only costs that have changed are
     refused: an epoch may well go on with them, or without, if it was begun otherwise. A state from
     before the first step need not hold them: they may not have been measured by then.
@@ -177,6 +183,8 @@ def check_recipe(
     }
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
+    if is_whole and SAMPLED in saved:
+        here.setdefault(SAMPLED, None)
     if dealt_alike and COSTS in saved:
         here.setdefault(COSTS, None)
     elif COSTS not in saved and not (dealt_alike and state["steps"]):
@@ -184,10 +192,11 @@ def check_recipe(
     odd = {fact: value for fact, value in here.items() if saved.get(fact) != value}
     if odd:
         said = "; ".join(
-            f"{fact} was {saved.get(fact, 'another')!r}, and here it is {value!r}"
+            f"{fact} was {saved.get(fact, 'another')!r}, and here "
+            f"{'there is none' if value is None else f'it is {value!r}'}"
             for fact, value in odd.items()
         )
-        why = f" {SAMPLER_CURE}" if SAMPLED in odd else ""
+        why = f" {SAMPLER_CURE}" if odd.get(SAMPLED) is not None else ""
         msg = (
             f"Expected a state of {name} as it is distributed here, got one in which {said}. A "
             "position counts in the order that the recipe makes: distribute the same data with "
