@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
@@ -138,7 +138,7 @@ def test_a_sampler_that_gives_another_order_is_refused():
         iter(other)
 
 
-@pytest.mark.parametrize("plain", [list(range(13)), DataLoader(list(range(13)), 2)])
+@pytest.mark.parametrize("plain", [list(range(13)), DataLoader(TensorDataset(torch.arange(13)), 2)])
 def test_an_order_without_the_sampler_is_another_one(plain):
     strategy = tdi.OneDeviceStrategy("cpu")
     sampled = strategy.distribute_dataset(DataLoader(range(13), 2, sampler=Moody(0)))

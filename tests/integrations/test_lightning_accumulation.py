@@ -17,8 +17,10 @@ from tests.integrations.lightning_runs import (
     data,
     examples,
     fit,
+    silence,
     whole_epochs,
 )
+from torch_distinput.integrations.lightning import DataModule
 
 NUM_EPOCHS = 2
 ACCUMULATED = 3
@@ -165,3 +167,35 @@ def test_an_epoch_more_for_the_means_of_averaged_weights(accumulated):
         callbacks=[averaging],
     )
     assert 2 * (NUM_EPOCHS + 1) == len(model.trained)
+
+
+class Weighing(Model):
+    """A weight for each example, whose gradient is the share that the optimizer has seen."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.weight = torch.nn.Parameter(torch.ones(NUM_EXAMPLES))
+        self.shares = []
+
+    def training_step(self, batch, batch_idx):
+        if len(self.trained) == self.fails_at:
+            raise KeyboardInterrupt
+        self.trained.append(batch.tolist())
+        return self.trainer.datamodule.average_loss(self.weight[batch.long() % 100])
+
+    def on_before_optimizer_step(self, optimizer):
+        self.shares.append(self.weight.grad.tolist())
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_groups_begin_anew_after_a_fit_that_has_failed(source):
+    """Within a group, of which Lightning has a step counted until it takes the next."""
+    model, own = Weighing(fails_at=1), DataModule(SOURCES[source](), global_batch_size=1)
+    trainer = fit(model, own, max_epochs=1, accumulate_grad_batches=2)
+    model.fails_at, model.shares = None, []
+    with silence():
+        trainer.fit(model, datamodule=own)
+    pairs = range(0, NUM_EXAMPLES, 2)
+    assert [[0.5 * (i // 2 == first // 2) for i in range(NUM_EXAMPLES)] for first in pairs] == (
+        model.shares
+    )

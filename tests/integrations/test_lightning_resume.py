@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections import Counter
 
 import lightning.pytorch as pl
 import pytest
@@ -23,6 +24,7 @@ from tests.integrations.lightning_runs import (
     examples,
     fit,
     make_trainer,
+    silence,
     whole_epochs,
 )
 
@@ -137,6 +139,30 @@ def test_a_step_that_was_interrupted_is_trained_again(tmp_path, source, count):
     assert count == saved_after == len(first.trained)
     fit(second, data(source, 4), ckpt_path=file, max_epochs=2)
     assert whole_epochs(0, 1) == examples(first.trained + second.trained)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_fit_again_after_it_has_failed(tmp_path, source, count, caplog):
+    """On the same trainer, which begins the epoch anew; what it saves then is of that epoch.
+
+    Before its first step that is what the failed one has trained.
+    """
+    model, own, saver = Model(fails_at=count), data(source, 4), Saver(tmp_path)
+    trainer = fit(model, own, max_epochs=2)
+    assert count == len(model.trained)
+    failed, model.fails_at, model.trained = model.trained, None, []
+    trainer.callbacks.append(saver)
+    with silence():
+        trainer.fit(model, datamodule=own)
+    assert bool(count) == (f"has ended epoch 0 after {count} steps" in caplog.text)
+    assert 6 == len(model.trained)
+    for hook, saved_after, file in saver.saved:
+        second = Model()
+        fit(second, data(source, 4), ckpt_path=file, max_epochs=2)
+        played = (model.trained[:saved_after] or failed) + second.trained
+        numbers = Counter(example % 100 for step in played for example in step)
+        assert numbers == Counter([*range(NUM_EXAMPLES)] * 2), (hook, saved_after)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -115,6 +115,7 @@ class DistributedDataset(Distributed):
         """
         record = EpochRecord(self._next.position, self._number)
         iterator = self._start(record)
+        self._warnings.end_look(self._next.left)
         self._next.begin(record)
         return iterator
 

@@ -122,9 +122,9 @@ class EpochWarnings:
         self._input = source
         self._num_workers = num_workers
         self._foresees = speaks and allows_zero_rows
-        self._tells_empty = speaks
+        self._speaks = self._tells_empty = speaks
         self._order = order if speaks else None
-        self._is_new = True
+        self._is_new = self._tells_look = True
 
     def begin(self, position: Position) -> None:
         """Before the first epoch, foresee batches of zero rows, and an order that was played.
@@ -154,6 +154,27 @@ class EpochWarnings:
                 idle.batches,
                 _cure(first.layout),
             )
+
+    def end_look(self, left: EpochRecord | None) -> None:
+        """Tell of an epoch that was left after its first step: it may have been a look at a batch.
+
+        ``left``: what the epoch that begins now follows, as nobody has chosen another one.
+        """
+        if left is None or not (self._speaks and self._tells_look):
+            return
+        has_looked = left.steps == 1 and not (left.before.steps or left.ended or left.failed)
+        if not has_looked or self._input.num_steps(left.before) == 1:
+            return
+        self._tells_look = False
+        _log.warning(
+            "%s: epoch %d was left after one step, and its other examples do not come, because "
+            "each iter() is a new epoch. To look at a batch, write `with dataset.set_aside(): "
+            "batch = next(iter(dataset))`: epoch %d is still to come then. If the epoch should "
+            "end there, all is well.",
+            self._name,
+            left.before.epoch,
+            left.before.epoch,
+        )
 
     def end(self, record: EpochRecord) -> None:
         """Tell of an epoch that had no step, and note whose first epoch was played.

@@ -52,6 +52,11 @@ class NextStart:
         is_used_up = self._resumed is not None and self._resumed.has_begun
         return None if is_used_up else self._loaded
 
+    @property
+    def left(self) -> EpochRecord | None:
+        """The epoch that the next iterator follows; None where somebody chose what it plays."""
+        return self.played if self._hidden_at is None else None
+
     def copy_loaded(self) -> dict[str, Any]:
         """The state that was loaded, as one to save."""
         assert self.loaded is not None, "asked where a state was loaded"

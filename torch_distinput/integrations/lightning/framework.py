@@ -158,6 +158,17 @@ def count_epoch_as_ready(trainer: Any) -> None:
         loop.epoch_progress.current.ready = loop.epoch_progress.current.processed + 1
 
 
+def forget_failed_epoch(trainer: Any) -> None:
+    """Let a trainer that begins to fit count epochs that have ended.
+
+    One in which an earlier ``fit`` has failed Lightning counts as ready and as started for ever.
+    What it loads from a checkpoint comes later.
+    """
+    progress = trainer.fit_loop.epoch_progress
+    for counts in (progress.total, progress.current):
+        counts.ready = counts.started = counts.processed
+
+
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     """Let a trainer that will load a checkpoint count its last epoch as begun, and not as ended.
 

@@ -223,6 +223,9 @@ class Loader:
     def _leave_the_rest(self, trained: Trained) -> None:
         """Lightning goes on to the next epoch; say once how much of this one it leaves."""
         trained.end_epoch()
+        self._warn_of_rest(trained)
+
+    def _warn_of_rest(self, trained: Trained) -> None:
         if self._was_cut_short or not self._trainer.is_global_zero:
             return
         self._was_cut_short = True
@@ -259,8 +262,11 @@ class Loader:
             self.dataset.load_state_dict(last.loaded)
             self._is_resumed = True
             return
-        if state is not None and epoch > last.epoch and not last.is_over:
-            self._leave_the_rest(trained)
+        if state is not None and not last.is_over:
+            if epoch > last.epoch:
+                self._leave_the_rest(trained)
+            elif epoch == last.epoch:  # fit() has failed in it, and begins it anew
+                self._warn_of_rest(trained)
         if self._trainer.overfit_batches:
             self.dataset.set_epoch(0)  # the same batches again
         else:  # a loader that is shorter than others is played again in one epoch of Lightning

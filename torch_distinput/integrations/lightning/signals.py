@@ -31,7 +31,8 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         This comes first from now on, so that a checkpoint of another callback knows of the step it
         is saved at.
         """
-        del stage
+        if stage == "fit":
+            framework.forget_failed_epoch(trainer)
         others = [callback for callback in trainer.callbacks if callback is not self]
         trainer.callbacks = [self, *others]
         framework.check_trainer(trainer)
