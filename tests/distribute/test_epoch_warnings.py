@@ -209,3 +209,62 @@ def test_the_empty_rest_of_an_epoch(caplog):
     with caplog.at_level(logging.WARNING):
         assert [] == list(dataset)
     assert "at least one step" not in caplog.text
+
+
+class TestALookAtABatch:
+    """It has begun an epoch, whose other examples reach nobody."""
+
+    WORDS = "was left after one step"
+
+    def left(self, caplog, work, source=None, size=2):
+        """The warnings of two workers, of which the first speaks."""
+        data = torch.arange(8) if source is None else source
+        with caplog.at_level(logging.WARNING):
+            simulate(
+                lambda strategy: work(strategy.distribute_dataset(data, global_batch_size=size)),
+                num_workers=2,
+            )
+        return [r.getMessage() for r in caplog.records if self.WORDS in r.getMessage()]
+
+    @pytest.mark.parametrize("source", [torch.arange(8), stream_of(range(8))])
+    def test_is_told_once(self, caplog, source):
+        def work(dataset):
+            for _ in range(3):
+                next(iter(dataset))
+            list(dataset)
+
+        (words,) = self.left(caplog, work, source)
+        assert "epoch 0 was left" in words
+        assert "set_aside()" in words
+
+    @pytest.mark.parametrize(
+        "work",
+        [
+            lambda dataset: [list(dataset) for _ in range(2)],
+            lambda dataset: [next(iter(dataset)), dataset.set_epoch(0), list(dataset)],
+            lambda dataset: [
+                next(iter(dataset)),
+                dataset.load_state_dict(dataset.state_dict()),
+                *(list(dataset) for _ in range(2)),
+            ],
+            lambda dataset: [list(zip(range(2), dataset, strict=False)), list(dataset)],
+        ],
+        ids=["whole epochs", "an epoch was set", "a state was loaded", "two steps"],
+    )
+    def test_nothing_is_said_of(self, caplog, work):
+        assert [] == self.left(caplog, work)
+
+    def test_nor_of_a_look_that_takes_nothing_away(self, caplog):
+        def work(dataset):
+            with dataset.set_aside():
+                next(iter(dataset))
+            assert 4 == len(list(dataset))
+
+        assert [] == self.left(caplog, work)
+
+    def test_nor_of_an_epoch_of_one_step(self, caplog):
+        def work(dataset):
+            for _ in range(2):
+                next(iter(dataset))
+
+        assert [] == self.left(caplog, work, size=8)

@@ -68,9 +68,12 @@ def _check_step(loss: torch.Tensor, info: StepInfo) -> torch.Tensor | None:
     count = info.local_counts[find_replica(len(info.local_counts))]
     expected = count if info.padded_rows is None else info.padded_rows
     if num_rows != expected:
+        cure = "Average each step's losses by its own step."
+        if expected and not num_rows % expected:  # per token, say, of flattened logits
+            cure += f" If each row has several, give them its shape: losses.view({expected}, -1)."
         msg = (
             f"Expected one loss for each of the {expected} rows of this replica's batch of step "
-            f"{info.index}, got {num_rows}. Average each step's losses by its own step."
+            f"{info.index}, got {num_rows}. {cure}"
         )
         raise refer(ValueError(msg), "docs/errors.md#the-loss-does-not-belong-to-the-step")
     session = current.loss_session()
