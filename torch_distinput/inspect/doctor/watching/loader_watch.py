@@ -123,6 +123,7 @@ class LoaderWatch:
         """Begin with nothing."""
         self._num_ranks, self._steps = num_ranks, steps
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Any, dict[bool, str]] = WeakKeyDictionary()
         self._next = itertools.count()
         self._epochs: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
         self.last_moment = time.monotonic()
@@ -138,6 +139,8 @@ class LoaderWatch:
         place = _place()
         if facts.is_ours or place is None:
             return
+        # A loader that is begun anew in a loop over another one is not a second loader.
+        place = self._places.setdefault(loader, {}).setdefault(torch.is_grad_enabled(), place)
         epochs = self._epochs[place, facts]
         epochs.append(EpochWatch(facts, loader=number, num_ranks=self._num_ranks))
         setattr(iterator, _NAME, (epochs[-1], epochs))
@@ -240,6 +243,9 @@ def _record(place: str, facts: LoaderFacts, epochs: list[EpochWatch]) -> LoaderR
         fetch_seconds=averages and averages[0],
         collate_seconds=averages and averages[1],
         alike=tuple(alike),
+        drawn_states={
+            name: tuple(states) for name, states in epochs[0].stages.drawn_states().items()
+        },
         private_bytes=max(epoch.private_bytes for epoch in epochs) or None,
     )
 

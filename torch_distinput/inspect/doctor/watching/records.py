@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -47,10 +47,12 @@ class LoaderRecord:
     """All iterations of the loaders of one kind that one line of the script iterates.
 
     Attributes:
-        place: that line, as ``train.py:31``.
+        place: that line, as ``train.py:31``; of a loader that several lines iterate, the first.
         fetch_seconds: reading the examples of a batch, on average; None where it was not seen.
         collate_seconds: making a batch of them, on average.
         alike: random generators from which several loader processes draw the same numbers.
+        drawn_states: by random generator, with what states of it those processes began in the
+            first epoch that have drawn from it.
         private_bytes: of the largest loader process, not shared with others; None: not seen.
     """
 
@@ -60,6 +62,7 @@ class LoaderRecord:
     fetch_seconds: float | None
     collate_seconds: float | None
     alike: tuple[str, ...]
+    drawn_states: Mapping[str, tuple[int, ...]]
     private_bytes: int | None
 
 
@@ -102,6 +105,7 @@ def _loader(told: dict[str, Any]) -> LoaderRecord:
             "facts": LoaderFacts(**{**facts, "contents": contents, "division": division}),
             "epochs": tuple(_epoch(epoch) for epoch in told["epochs"]),
             "alike": tuple(told["alike"]),
+            "drawn_states": {name: tuple(each) for name, each in told["drawn_states"].items()},
         }
     )
 

@@ -214,6 +214,27 @@ def _find_shared_numbers(seen: Seen) -> Iterator[Finding]:
             number = loader.facts.loader_processes
             yield Finding(kind="shared random numbers", number=number, text=text, code=code)
             return
+    yield from _find_ranks_that_draw_alike(seen)
+
+
+def _find_ranks_that_draw_alike(seen: Seen) -> Iterator[Finding]:
+    """One seed on all ranks, which gives them equal models, gives their loaders equal numbers."""
+    ranks: dict[tuple[str, int], list[int]] = {}
+    for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
+        for name, states in loader.drawn_states.items():
+            for state in states:
+                ranks.setdefault((name, state), []).append(rank)
+    most = max(ranks.values(), key=len, default=[])
+    if len(most) > 1:
+        names = sorted({name for (name, _), own in ranks.items() if len(own) > 1})
+        text = (
+            f"loader processes of {len(most)} ranks, such as {most[0]} and {most[1]}, have drawn "
+            f"the same random numbers ({', '.join(names)}): what is random about an example is "
+            "the same for another one. One seed on all ranks does it: when the model is made, "
+            "seed by rank as well, torch.manual_seed(seed + rank)."
+        )
+        code = changed_lines.write_drawing()
+        yield Finding(kind="shared random numbers", number=len(most), text=text, code=code)
 
 
 def _list_seen(seen: Seen) -> Iterator[str]:

@@ -61,14 +61,16 @@ class Stages:
         read = fetched - collated - looked
         return (read / batches, collated / batches) if batches else None
 
+    def drawn_states(self) -> dict[str, list[int]]:
+        """By generator the states with which processes began that have drawn from it."""
+        columns = enumerate(_GENERATORS)
+        states = self._states
+        return {name: states[states[:, 1, at] == 1, 0, at].tolist() for at, name in columns}
+
     def alike(self) -> tuple[str, ...]:
         """Generators of which several processes have begun with one state, and drawn from it."""
-        found = []
-        for column, name in enumerate(_GENERATORS):
-            used = self._states[self._states[:, 1, column] == 1, 0, column].tolist()
-            if len(set(used)) < len(used):
-                found.append(name)
-        return tuple(found)
+        drawn = self.drawn_states().items()
+        return tuple(name for name, states in drawn if len(set(states)) < len(states))
 
 
 @final
