@@ -102,3 +102,13 @@ def test_what_drops_examples_is_not_advised():
     loader = sampled(Numbers(61), 8, batch_size=5, drop_last=True)
     (finding,) = explain(loader, num_workers=8).findings
     assert "drop_last" not in finding.code
+
+
+@pytest.mark.parametrize("trainer", ["accelerate", "lightning", None])
+def test_what_accelerate_would_prepare_is_prepared(trainer):
+    """Its own ``prepare`` would return a distributed dataset that it knows nothing of."""
+    (finding,) = explain(DataLoader(Numbers(61), 4), num_workers=8, trainer=trainer).findings
+    assert finding.code.startswith("strategy = tdi.MultiWorkerMirroredStrategy()\nloader = ")
+    is_prepared = "\ntrain = tdi_accelerate.prepare(train, accelerator)" in finding.code
+    assert is_prepared == (trainer == "accelerate")
+    assert not finding.code.endswith("\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch_distinput.inspect.doctor.loader_facts import LoaderFacts
 
 _STRATEGY = "strategy = tdi.MultiWorkerMirroredStrategy()\n"
+_PREPARED = "train = tdi_accelerate.prepare(train, accelerator)  # Trainer: DistributedInputMixin"
+_BY_ACCELERATE = {"BatchSamplerShard", "IterableDatasetShard"}
 
 
 def write_distribution(facts: LoaderFacts, num_ranks: int) -> str:
@@ -14,10 +16,12 @@ def write_distribution(facts: LoaderFacts, num_ranks: int) -> str:
     size = per_rank if is_global else per_rank * num_ranks
     kept = [f"collate_fn={facts.collate_fn}"] * (facts.collate_fn is not None)
     kept += ["drop_last=True"] * (facts.drop_last and facts.batch_size is not None)
+    is_prepared = facts.division is not None and facts.division.divider in _BY_ACCELERATE
+    prepared = f"{_PREPARED}\n" if is_prepared else ""
     if facts.is_stream:
         arguments = ", ".join(["stream", f"global_batch_size={size}", *kept])
         return (
-            f"{_STRATEGY}train = strategy.distribute_dataset({arguments})\n"
+            f"{_STRATEGY}train = strategy.distribute_dataset({arguments})\n{prepared}"
             "for batch in train:  # the same number of steps on all ranks"
         )
     if facts.batch_size is None:
@@ -29,8 +33,8 @@ def write_distribution(facts: LoaderFacts, num_ranks: int) -> str:
     arguments = ", ".join(["dataset", *batching, *kept, *[facts.kept] * bool(facts.kept)])
     return (
         f"{_STRATEGY}loader = DataLoader({arguments})\n"
-        f"train = strategy.distribute_dataset(loader, seed=0)  # {said}"
-    )
+        f"train = strategy.distribute_dataset(loader, seed=0)  # {said}\n{prepared}"
+    ).rstrip()
 
 
 def write_drawing() -> str:
