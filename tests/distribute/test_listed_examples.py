@@ -57,6 +57,7 @@ COLLATES = {
     "as they are": lambda examples: examples,
     "a tuple": tuple,
     "a column of them": lambda examples: {"x": list(examples), "y": torch.stack(examples)},
+    "after others": lambda examples: (torch.stack(examples), (*examples, None), list(examples)),
     "zipped": lambda examples: tuple(zip(*[(each, each) for each in examples], strict=True)),
     "in dicts": lambda examples: [{"x": each} for each in examples],
 }

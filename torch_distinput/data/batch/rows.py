@@ -95,11 +95,13 @@ def _lists_of(
     if structure.num_leaves < length or length < 2:
         return
     children = structure.children
-    bounds = list(accumulate((child.num_leaves for child in children), initial=first))
+    sizes = [child.num_leaves for child in children]
     if structure.kind in (list, tuple) and len(children) == length:
-        yield name, bounds
-    for key, child, start in zip(structure.keys, children, bounds, strict=False):
-        yield from _lists_of(child, length, name_child(name, key), start)
+        yield name, list(accumulate(sizes, initial=first))
+    for key, child, size in zip(structure.keys, children, sizes, strict=True):
+        if size >= length:
+            yield from _lists_of(child, length, name_child(name, key), first)
+        first += size
 
 
 def _listed(name: str, num_examples: int) -> ValueError:
