@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, stream_of, write_files
@@ -258,6 +258,7 @@ class TestALookAtABatch:
         def work(dataset):
             with dataset.set_aside():
                 next(iter(dataset))
+                next(iter(dataset))
             assert 4 == len(list(dataset))
 
         assert [] == self.left(caplog, work)
@@ -268,3 +269,24 @@ class TestALookAtABatch:
                 next(iter(dataset))
 
         assert [] == self.left(caplog, work, size=8)
+
+    def test_a_sampler_is_not_asked_for_its_length(self):
+        """It may draw for it, on the one worker that speaks: others would have another order."""
+
+        class Drawing(Sampler):
+            def __init__(self):
+                self.generator = torch.Generator().manual_seed(0)
+
+            def __len__(self):
+                return len([*iter(self)])
+
+            def __iter__(self):
+                return iter(torch.randperm(8, generator=self.generator).tolist())
+
+        def work(strategy):
+            loader = DataLoader(TensorDataset(torch.arange(8)), 2, sampler=Drawing())
+            dataset = strategy.distribute_dataset(loader)
+            next(iter(dataset))
+            return [len(list(dataset)) for _ in range(2)]
+
+        assert [[4, 4], [4, 4]] == simulate(work, num_workers=2)

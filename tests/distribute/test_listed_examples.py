@@ -99,21 +99,47 @@ def test_files_and_mixtures_refuse_them(tmp_path):
 
 
 def test_a_stream_may_cut_its_examples_into_other_rows():
-    """A pair of columns is as long as a batch of two, and as the last batch."""
+    """There may be as many columns as examples in a batch, or in the last one."""
 
     def cut(examples):
         rows = torch.cat(examples)
         return rows, rows + 1, rows + 2
 
-    for size in (2, 5):  # the last of 5 has three
+    for size in (2, 3, 5):  # the last of 5 has three
         played = batches_of(DataLoader(Vectors(6), batch_size=size, collate_fn=cut))
         assert 48 == sum(len(batch[0]) for batch in played)
 
 
 def test_a_batch_that_the_dataset_gave_may_be_a_list():
     """Two columns, and two rows."""
-    played = batches_of(Whole(3), global_batch_size=2, collate_fn=lambda batch: batch)
-    assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
+    for collate in (lambda batch: batch, tuple, lambda batch: [batch[0].float(), batch[1]]):
+        played = batches_of(Whole(3), global_batch_size=2, collate_fn=collate)
+        assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
+
+
+def test_examples_that_a_dataset_gives_together_are_not_taken_for_columns():
+    class Together(Indexed):
+        def __getitems__(self, indices):
+            return [self.vectors[index] for index in indices]
+
+    for length in (4, 16):
+        loader = DataLoader(Together(length), batch_size=3, collate_fn=tuple)
+        with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+            batches_of(loader)
+
+
+def test_many_new_tensors_of_another_size_neither():
+    """As pictures that are cut and scaled: no batch has that many columns."""
+
+    def halves(examples):
+        return [each[:2] for each in examples]
+
+    class Long(Vectors):
+        def __iter__(self):
+            return iter([torch.ones(self.length)] * 12)
+
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(DataLoader(Long(4), batch_size=9, collate_fn=halves))
 
 
 def test_what_the_error_advises_is_delivered():

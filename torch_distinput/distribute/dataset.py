@@ -114,8 +114,8 @@ class DistributedDataset(Distributed):
                 by this cluster; or the file of ``InputOptions.trace`` cannot be written.
         """
         record = EpochRecord(self._next.position, self._number)
-        iterator = self._start(record)
         self._warnings.end_look(self._next.left)
+        iterator = self._start(record)
         self._next.begin(record)
         return iterator
 

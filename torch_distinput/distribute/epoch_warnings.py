@@ -158,7 +158,9 @@ class EpochWarnings:
     def end_look(self, left: EpochRecord | None) -> None:
         """Tell of an epoch that was left after its first step: it may have been a look at a batch.
 
-        ``left``: what the epoch that begins now follows, as nobody has chosen another one.
+        Before the next one begins: then a sampler need not be asked for its length, which may draw.
+
+        ``left``: what the epoch to come follows, as nobody has chosen another one.
         """
         if left is None or not (self._speaks and self._tells_look):
             return
@@ -167,7 +169,7 @@ class EpochWarnings:
             return
         self._tells_look = False
         _log.warning(
-            "%s: epoch %d was left after one step, and its other examples do not come, because "
+            "%s: epoch %d was left after one step. What else there is of it does not come, because "
             "each iter() is a new epoch. To look at a batch, write `with dataset.set_aside(): "
             "batch = next(iter(dataset))`: epoch %d is still to come then. If the epoch should "
             "end there, all is well.",

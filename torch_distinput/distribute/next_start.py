@@ -34,6 +34,7 @@ class NextStart:
         self._loaded: dict[str, Any] | None = None
         self._resumed: EpochRecord | None = None  # the iterator that went on from what was loaded
         self._hidden_at: int | None = None  # steps of what is shown when another epoch was set
+        self._is_aside = False
         self.shown: EpochRecord | None = None
         self.played: EpochRecord | None = None
 
@@ -55,7 +56,7 @@ class NextStart:
     @property
     def left(self) -> EpochRecord | None:
         """The epoch that the next iterator follows; None where somebody chose what it plays."""
-        return self.played if self._hidden_at is None else None
+        return None if self._is_aside or self._hidden_at is not None else self.played
 
     def copy_loaded(self) -> dict[str, Any]:
         """The state that was loaded, as one to save."""
@@ -137,9 +138,11 @@ class NextStart:
         before = self.epoch, self.loaded, None
         shown = self.shown, self.played, self._hidden_at
         self._epoch, self._loaded, self._resumed, self.shown = self.epoch, None, None, None
+        was_aside, self._is_aside = self._is_aside, True
         try:
             yield
         finally:
+            self._is_aside = was_aside
             self._epoch, self._loaded, self._resumed = before
             self.shown, self.played, self._hidden_at = shown
 

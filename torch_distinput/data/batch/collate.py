@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.rows import num_rows as count_rows
 from torch_distinput.data.batch.rows import refuse_own_lists
 from torch_distinput.data.batch.spec import zero_rows
 from torch_distinput.data.batch.structure import Structure
@@ -75,19 +76,28 @@ def collate_examples(
 
 
 def collate_with(
-    collate_fn: CollateFn, examples: list[Any], *, may_be_batch: bool = False
+    collate_fn: CollateFn, examples: list[Any], *, num_asked: int | None = None
 ) -> Batch:
     """Call a ``collate_fn``; refuse lists of what is in the examples, which are no columns.
 
     Args:
         collate_fn: the user's, or one of ours.
         examples: what it gets.
-        may_be_batch: whether the dataset may have given a batch, which the function passes on.
+        num_asked: examples that a dataset was asked for which may have given a batch of them.
     """
     batch = collate_fn(examples)
-    if collate_fn is not collate_examples and not (may_be_batch and batch is examples):
+    is_ours = collate_fn is collate_examples
+    if not is_ours and (num_asked is None or not _are_columns(examples, num_asked)):
         refuse_own_lists(batch, examples)
     return batch
+
+
+def _are_columns(examples: Any, num_rows: int) -> bool:
+    """Whether they are a batch of so many rows, rather than that many examples."""
+    try:
+        return len(examples) != num_rows or count_rows(examples) == num_rows
+    except (TypeError, ValueError):
+        return False
 
 
 def number_types(examples: Sequence[Any]) -> dict[str, torch.dtype]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -24,6 +24,8 @@ from torch_distinput.data.batch.tree import (
     unflatten,
 )
 
+_PAIR = 2
+"""Columns that are nearly always there: inputs and labels."""
 _MOST_NAMED = 16
 """Leaves in a message."""
 
@@ -57,7 +59,8 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
         refuse_lists(batch, num_examples)
         raise
     if count != num_examples:
-        refuse_lists(batch, num_examples)
+        if num_examples > _PAIR:
+            refuse_lists(batch, num_examples)
         msg = (
             f"Expected the collate_fn to return one row per example, got {count} rows for "
             f"{num_examples} examples. Filter the dataset instead of the batch."
@@ -66,33 +69,47 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
 
 
 def refuse_lists(batch: Batch, num_examples: int) -> None:
-    """Refuse lists with something for each of the examples: one of tensors is one of columns."""
-    for name, _ in _lists_of(flatten(batch)[1], num_examples):
-        raise _listed(name, num_examples)
+    """Refuse lists with tensors or arrays of each of the examples: they are lists of columns."""
+    for name, parts in _lists_of(batch, num_examples):
+        if all(parts):
+            raise _listed(name, num_examples)
 
 
-def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
-    """Refuse lists that hold a tensor or array of each example; these may be as long by chance."""
-    leaves, structure = flatten(batch)
-    for name, bounds in _lists_of(structure, len(examples)):
-        parts = (leaves[start:stop] for start, stop in pairwise(bounds))
-        if all(map(_share_one, parts, examples)):
+def refuse_own_lists(
+    batch: Batch, examples: Sequence[Any], mark: Callable[[Any], int] = id
+) -> None:
+    """Refuse lists that hold a tensor or array of each example; these may be as long by chance.
+
+    ``mark``: what a tensor or array is known by.
+    """
+    for name, parts in _lists_of(batch, len(examples)):
+        own = (_dense(flatten_example(example)[0]) for example in examples)
+        pairs = zip(parts, own, strict=True)
+        if all({*map(mark, part)} & {*map(mark, leaves)} for part, leaves in pairs):
             raise _listed(name, len(examples))
 
 
-def _share_one(leaves: list[Any], example: Any) -> bool:
-    own = {id(leaf) for leaf in flatten_example(example)[0]}
-    return any(id(leaf) in own for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray)))
+def _dense(leaves: list[Any]) -> list[Any]:
+    return [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray))]
 
 
-def _lists_of(
-    structure: Structure, length: int, name: str = "batch", first: int = 0
-) -> Iterator[tuple[str, list[int]]]:
-    """Lists and tuples of so many containers or tensors: names, and where the leaves of each lie.
+def _lists_of(batch: Batch, length: int) -> Iterator[tuple[str, list[list[Any]]]]:
+    """Lists and tuples of so many containers or tensors: names, and the dense leaves of each part.
 
     Not those of one, which may as well be its only column.
     """
-    if structure.num_leaves < length or length < 2:
+    leaves, structure = flatten(batch)
+    if length > 1:
+        for name, bounds in _find_lists(structure, length, "batch", 0):
+            parts = (leaves[start:stop] for start, stop in pairwise(bounds))
+            yield name, list(map(_dense, parts))
+
+
+def _find_lists(
+    structure: Structure, length: int, name: str, first: int
+) -> Iterator[tuple[str, list[int]]]:
+    """The names of those lists, and where the leaves of each part lie, from ``first`` on."""
+    if structure.num_leaves < length:
         return
     children = structure.children
     sizes = [child.num_leaves for child in children]
@@ -100,7 +117,7 @@ def _lists_of(
         yield name, list(accumulate(sizes, initial=first))
     for key, child, size in zip(structure.keys, children, sizes, strict=True):
         if size >= length:
-            yield from _lists_of(child, length, name_child(name, key), first)
+            yield from _find_lists(child, length, name_child(name, key), first)
         first += size
 
 
@@ -110,7 +127,8 @@ def _listed(name: str, num_examples: int) -> ValueError:
         f"examples, got a list or tuple with something for each example at {name}: it would be "
         f"taken for {num_examples} columns. Stack or pad what is in it (torch.stack, pad_collate), "
         "make it one jagged tensor (torch.nested.nested_tensor(..., layout=torch.jagged)), or "
-        "keep each example in an object of a class of your own, which is one row."
+        "keep each example in an object of a class of your own, which is one row. If there are as "
+        "many columns as examples, return them in a dict."
     )
 
 

@@ -114,13 +114,13 @@ def timed_collate(
     collate: CollateFn,
     clock: WorkClock | None,
     *,
-    may_be_batch: bool = False,
+    num_asked: int | None = None,
 ) -> Batch:
     """Make a batch of examples; the clock, if there is one, counts what that takes."""
     if clock is None:
-        return rows.with_tensors(collate_with(collate, examples, may_be_batch=may_be_batch))
+        return rows.with_tensors(collate_with(collate, examples, num_asked=num_asked))
     started = meter.now()
-    batch = rows.with_tensors(collate_with(collate, examples, may_be_batch=may_be_batch))
+    batch = rows.with_tensors(collate_with(collate, examples, num_asked=num_asked))
     clock.collate += meter.now() - started
     return batch
 
@@ -143,7 +143,7 @@ class ExampleFetch:
             self.examples(indices),
             self.collate,
             self.clock,
-            may_be_batch=hasattr(self.dataset, "__getitems__"),
+            num_asked=len(indices) if hasattr(self.dataset, "__getitems__") else None,
         )
         rows.check_row_count(batch, len(indices))
         return batch

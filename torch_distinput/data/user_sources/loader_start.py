@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from torch_distinput.data.batch.rows import num_rows, refuse_lists, refuse_own_lists
@@ -21,8 +22,8 @@ from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.data.user_sources.states import is_prompt
 
 _log = logging.getLogger(__name__)
-_PAIR = 2
-"""Columns that are nearly always there: inputs and labels."""
+_MANY = 8
+"""Examples of a batch that hardly has as many columns."""
 
 
 def start_source(source: Any) -> Iterator[Any]:
@@ -129,18 +130,24 @@ class _Collate:
     def _refuse_lists(self, batch: Any, examples: Sequence[Any]) -> None:
         """Refuse lists for columns, that a batch of a stream may have merged or split rows of.
 
-        Where nothing is the examples' own, a list as long as a whole batch tells it: the last
-        batch may be as long as there are columns.
+        Where nothing is the examples' own, a list as long as a whole batch tells it, whose parts
+        are as large as the examples, or many: else there may be as many columns.
         """
         refuse_own_lists(batch, examples)
         if len(examples) == self.batch_size and not _has_rows(batch, len(examples)):
-            refuse_lists(batch, len(examples))
+            refuse_own_lists(batch, examples, mark=_num_elements)
+            if len(examples) > _MANY:
+                refuse_lists(batch, len(examples))
+
+
+def _num_elements(leaf: Any) -> int:
+    return leaf.numel() if isinstance(leaf, torch.Tensor) else int(leaf.size)
 
 
 def _has_rows(batch: Any, num_examples: int) -> bool:
-    """Whether the batch has one row for each example; of two a pair of columns may be as long."""
+    """Whether the batch has one row for each example."""
     try:
-        return num_examples <= _PAIR or num_rows(batch) == num_examples
+        return num_rows(batch) == num_examples
     except (TypeError, ValueError):
         return False
 
