@@ -263,6 +263,15 @@ class TestALookAtABatch:
 
         assert [] == self.left(caplog, work)
 
+    def test_nor_of_an_epoch_that_had_one_step(self, caplog):
+        """Which is known where it has come to its end."""
+
+        def work(dataset):
+            for _ in range(2):
+                assert 1 == len(list(dataset))
+
+        assert [] == self.left(caplog, work, stream_of(range(8)), size=8)
+
     def test_nor_of_an_epoch_of_one_step(self, caplog):
         def work(dataset):
             for _ in range(2):

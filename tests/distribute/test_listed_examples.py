@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -98,16 +99,33 @@ def test_files_and_mixtures_refuse_them(tmp_path):
             batches_of(source, global_batch_size=4, collate_fn=list)
 
 
-def test_a_stream_may_cut_its_examples_into_other_rows():
+@pytest.mark.parametrize(("size", "num_columns"), [(2, 2), (2, 3), (3, 3), (5, 3)])
+def test_a_stream_may_cut_its_examples_into_other_rows(size, num_columns):
     """There may be as many columns as examples in a batch, or in the last one."""
 
     def cut(examples):
         rows = torch.cat(examples)
-        return rows, rows + 1, rows + 2
+        return tuple(rows + number for number in range(num_columns))
 
-    for size in (2, 3, 5):  # the last of 5 has three
-        played = batches_of(DataLoader(Vectors(6), batch_size=size, collate_fn=cut))
-        assert 48 == sum(len(batch[0]) for batch in played)
+    played = batches_of(DataLoader(Vectors(6), batch_size=size, collate_fn=cut))
+    assert 48 == sum(len(batch[0]) for batch in played)
+
+
+def test_a_pair_of_columns_that_is_wrong_is_called_so():
+    """As long as a batch of two examples."""
+    cut = {
+        "one row per example, got 1 rows for 2 examples": lambda x: (x[0][None], x[1][None]),
+        "the same number of rows": lambda x: (torch.stack(x), torch.cat(x)),
+    }
+    for words, collate in cut.items():
+        with pytest.raises(tdi.SourceError, match=words):
+            batches_of(DataLoader(Indexed(3), batch_size=2, collate_fn=collate))
+
+
+def test_arrays_are_columns_as_tensors_are():
+    rows = [np.full(4, float(number)) for number in range(8)]
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(rows, global_batch_size=4, collate_fn=list)
 
 
 def test_a_batch_that_the_dataset_gave_may_be_a_list():

@@ -59,8 +59,7 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
         refuse_lists(batch, num_examples)
         raise
     if count != num_examples:
-        if num_examples > _PAIR:
-            refuse_lists(batch, num_examples)
+        refuse_lists(batch, num_examples)
         msg = (
             f"Expected the collate_fn to return one row per example, got {count} rows for "
             f"{num_examples} examples. Filter the dataset instead of the batch."
@@ -69,7 +68,12 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
 
 
 def refuse_lists(batch: Batch, num_examples: int) -> None:
-    """Refuse lists with tensors or arrays of each of the examples: they are lists of columns."""
+    """Refuse lists with tensors or arrays of each of the examples: they are lists of columns.
+
+    Of two examples a pair of columns is as long.
+    """
+    if num_examples <= _PAIR:
+        return
     for name, parts in _lists_of(batch, num_examples):
         if all(parts):
             raise _listed(name, num_examples)
