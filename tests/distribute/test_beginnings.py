@@ -18,6 +18,7 @@ from tests.distribute.stateful_sources import Late, Shuffled
 from tests.distribute.street import one, stream_of
 from torch_distinput.data.sources.examples import ExampleReader
 from torch_distinput.plan.progress.route import Shard
+from torch_distinput.testing import simulate
 
 COUNT = 40
 SAID = "begins with other examples"
@@ -193,3 +194,53 @@ def test_a_state_without_a_mark(caplog):
 
     assert len(list(left)) == 9
     assert SAID not in caplog.text
+
+
+class Epochs(IterableDataset):
+    """Has a state, which it tells before it has begun: of the epoch before, if it counts epochs."""
+
+    def __init__(self, *, counts):
+        self.counts, self.epoch, self.position, self.is_resumed = counts, 0, 0, False
+
+    def __iter__(self):
+        if not self.is_resumed:
+            self.epoch, self.position = self.epoch + self.counts, 0
+        self.is_resumed = False
+        order = random.Random(self.epoch).sample(range(COUNT), COUNT)
+        while self.position < COUNT:
+            self.position += 1
+            yield order[self.position - 1]
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state):
+        self.epoch, self.position, self.is_resumed = state["epoch"], state["position"], True
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("is_anew", [True, False])
+@pytest.mark.parametrize("has_batches", [True, False])
+def test_a_source_that_told_its_state_before_it_had_begun(counts, is_anew, has_batches, caplog):
+    """It begins otherwise where it is put back there: in the process that has played it."""
+
+    def distribute(strategy):
+        source = Epochs(counts=counts)
+        if has_batches:
+            return strategy.distribute_dataset(DataLoader(source, batch_size=4))
+        return strategy.distribute_dataset(source, global_batch_size=4)
+
+    def work(strategy):
+        dataset = distribute(strategy)
+        steps = iter(dataset)
+        played = [*next(steps).tolist(), *next(steps).tolist()]
+        state = dataset.state_dict()
+        steps.close()
+        dataset = distribute(strategy) if is_anew else dataset
+        dataset.load_state_dict(state)
+        return played + [int(row) for batch in dataset for row in batch]
+
+    rows = sorted(row for rows in simulate(work, num_workers=2) for row in rows)
+    assert (rows == list(range(COUNT))) == (SAID not in caplog.text)
+    if is_anew or not counts:
+        assert SAID not in caplog.text

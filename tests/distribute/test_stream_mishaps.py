@@ -235,6 +235,7 @@ def test_threads_that_start_one_loader_at_a_time_leave_it_as_it_was():
     """Simulated workers do: each puts a function in the place of ``collate_fn`` for a moment."""
     loader = DataLoader(StartsAnother(), batch_size=2)
     loader.dataset.loader, collate_fn = loader, loader.collate_fn
-    loader.collate_fn = started_loader._Collate(collate_fn)  # another thread has, just now
+    own = started_loader._Collate(collate_fn, loader.batch_size)
+    loader.collate_fn = own  # another thread has, just now
     assert [[0, 1], [2, 3]] == [batch.tolist() for batch in started_loader.start_source(loader)]
     assert loader.collate_fn is collate_fn

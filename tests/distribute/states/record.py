@@ -139,7 +139,7 @@ def difference(expected: Case, case: Case) -> str:
 
 
 def unmarked(state: dict[str, Any]) -> dict[str, Any]:
-    """A state as it was before places in sources without a state held a mark of their beginning."""
+    """A state as it was before places in sources held a mark of what they began with."""
     streams = [
         [batch, row, *([*told, _unmarked(place)] for *told, place in segments)]
         for batch, row, *segments in state["streams"]
@@ -150,9 +150,12 @@ def unmarked(state: dict[str, Any]) -> dict[str, Any]:
 def _unmarked(place: Any) -> Any:
     kind, *values = place or [None]
     if kind == "source" and values[-1][0] == "mark":
-        return None
-    if kind == "streams" and not any(map(_unmarked, values[-1][1:])):
-        return None
+        has_told = any(name == "state" for name, _ in values)
+        return [kind, *values[:-1]] if has_told else None
+    if kind == "streams":
+        *numbers, (name, *streams) = values
+        found = list(map(_unmarked, streams))
+        return [kind, *numbers, [name, *found]] if any(found) else None
     return place
 
 

@@ -7,6 +7,8 @@ what it began with, and whoever starts it again from there compares:
 
     ["source", ["example", 0], ["mark", [8, 1234567]]]     8 items, and a fingerprint of them
 
+So does one that has a state, but whose generator had not begun when it told it.
+
 Random augmentation changes what is in an example, and not which example it is. So only what names
 it counts, where it has something like that: text, and whole numbers in at most one dimension, such
 as a label, a path, an id or tokens.
@@ -50,9 +52,9 @@ class Beginning:
         """Pass items on; behind the first ones nothing is between the source and who reads it."""
         return chain(self._look(items), items)
 
-    def place(self, **numbers: int) -> Start:
-        """The beginning, with a mark of what was read of it; None if that is nothing."""
-        return make_marked_place(numbers, self._mark) if self._prints else None
+    def place(self, told: Start, **numbers: int) -> Start:
+        """The beginning, with a mark of what was read of it; as ``told`` if that is nothing."""
+        return make_marked_place(numbers, self._mark, told) if self._prints else told
 
     @property
     def _mark(self) -> tuple[int, int]:
@@ -65,11 +67,11 @@ class Beginning:
         if self._expected and self._mark != self._expected:
             _log.warning(
                 "%s begins with other examples than when the state was saved. It had not told a "
-                "state there, so as many examples as were played are passed over: if it draws "
-                "another order each time, some are lost and others come again. Let the order "
-                "follow from a fixed seed and set_epoch(), give the source state_dict() and "
-                "load_state_dict(), or start a new epoch without the state. If only the contents "
-                "of its examples are random or have changed, nothing is lost.",
+                "state there, or had not begun when it did, so as many examples as were played are "
+                "passed over: if it draws another order each time, some are lost and others come "
+                "again. Let the order follow from a fixed seed and set_epoch(), give the source "
+                "state_dict() and load_state_dict(), or start a new epoch without the state. If "
+                "only the contents of its examples are random or have changed, nothing is lost.",
                 self._name,
             )
 

@@ -20,6 +20,7 @@ from torch_distinput.data.stream.witness import Witness
 from torch_distinput.data.user_sources.bookmark import start_run
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_errors import source_error
+from torch_distinput.data.user_sources.states import find_mark
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
@@ -99,8 +100,9 @@ class ExampleReader:
             taken = Examples(self._next(num_rows))
         if not taken:
             return None
-        if self._beginning is not None and self._start is None:
-            self._start = self._beginning.place(example=0)
+        beginning = self._beginning
+        if beginning is not None and not self._skipped and find_mark(self._start) is None:
+            self._start = beginning.place(self._start, example=0)
         place = Cursor(start=self._start, skip=first - self._skipped)
         if here := self._run.place(example=self._position):
             self._start, self._skipped = here, self._position

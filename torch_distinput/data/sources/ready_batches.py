@@ -57,7 +57,7 @@ class ReadyStream:
             for batch in items:
                 stop = first + self._count(number, batch)
                 if beginning is not None and not number:
-                    place = Cursor(start=beginning.place(batch=0, row=0))
+                    place = Cursor(start=beginning.place(place.start, batch=0, row=0))
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
                 here = run.place(batch=number, row=first)

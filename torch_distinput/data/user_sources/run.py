@@ -177,8 +177,11 @@ class SourceRun:
 
     @property
     def tells_beginning(self) -> bool:
-        """Whether it, or its iterator, has told where its epoch begins."""
-        return self._epoch_start is not None
+        """Whether it, or its iterator, has told where its epoch begins.
+
+        What a source tells before a generator of its own has begun may be of the epoch before.
+        """
+        return self._epoch_start is not None and read_new(self._epoch_start) is None
 
     def beginning(self, **numbers: int) -> Start:
         """Where its epoch begins; None if it does not tell."""

@@ -97,9 +97,11 @@ def make_place(numbers: Mapping[str, int], state: str, beginning: str | None = N
     return Place(SOURCE, (*numbers.items(), ("state", state), ("beginning", beginning)))
 
 
-def make_marked_place(numbers: Mapping[str, int], mark: tuple[int, int]) -> Place:
-    """The beginning of a source without words, with a mark of what it began with."""
-    return Place(SOURCE, (*numbers.items(), (_MARK, mark)))
+def make_marked_place(
+    numbers: Mapping[str, int], mark: tuple[int, int], told: Start = None
+) -> Place:
+    """The beginning of a source, with what it has told there, and a mark of what it began with."""
+    return Place(SOURCE, (*(told.values if told else numbers.items()), (_MARK, mark)))
 
 
 def find_mark(start: Start) -> tuple[int, int] | None:
