@@ -135,6 +135,17 @@ def test_a_batch_that_the_dataset_gave_may_be_a_list():
         assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
 
 
+def test_a_batch_that_the_dataset_gave_may_be_anything():
+    """Also without a length."""
+
+    class Boxed(Whole):
+        def __getitems__(self, indices):
+            return Box(super().__getitems__(indices))
+
+    played = batches_of(Boxed(3), global_batch_size=2, collate_fn=lambda box: box.value)
+    assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
+
+
 def test_examples_that_a_dataset_gives_together_are_not_taken_for_columns():
     class Together(Indexed):
         def __getitems__(self, indices):

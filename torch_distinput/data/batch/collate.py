@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
-from torch_distinput.data.batch.rows import num_rows as count_rows
-from torch_distinput.data.batch.rows import refuse_own_lists
+from torch_distinput.data.batch.rows import num_rows, refuse_own_lists
 from torch_distinput.data.batch.spec import zero_rows
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -86,16 +85,19 @@ def collate_with(
         num_asked: examples that a dataset was asked for which may have given a batch of them.
     """
     batch = collate_fn(examples)
-    is_ours = collate_fn is collate_examples
-    if not is_ours and (num_asked is None or not _are_columns(examples, num_asked)):
-        refuse_own_lists(batch, examples)
+    if collate_fn is not collate_examples and isinstance(examples, (list, tuple)):
+        try:
+            refuse_own_lists(batch, examples)
+        except ValueError:
+            if num_asked is None or not _are_columns(examples, num_asked):
+                raise
     return batch
 
 
-def _are_columns(examples: Any, num_rows: int) -> bool:
+def _are_columns(examples: Sequence[Any], num_asked: int) -> bool:
     """Whether they are a batch of so many rows, rather than that many examples."""
     try:
-        return len(examples) != num_rows or count_rows(examples) == num_rows
+        return len(examples) != num_asked or num_rows(examples) == num_asked
     except (TypeError, ValueError):
         return False
 
