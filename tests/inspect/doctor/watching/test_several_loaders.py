@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
@@ -66,5 +65,4 @@ def test_ranks_whose_processes_draw_the_same_numbers_are_found() -> None:
     lambda rank, num_ranks: list(divided(Numbers(32), rank, num_ranks, num_workers=1)),
 ])  # fmt: skip
 def test_nothing_is_found_where_they_draw_others_or_none(script) -> None:
-    np.random.seed(0)
     assert [] == findings(script, 2)
