@@ -103,10 +103,9 @@ def take_turns(
     rounds: int,
     *,
     clock: Callable[[Callable[[], Any]], float] = seconds,
-    warm_up: bool = True,
 ) -> dict[str, list[Turn]]:
     """Measure each case with a floor right before it, round after round, once all are warm."""
-    for work in (floor, *cases.values()) if warm_up else ():
+    for work in (floor, *cases.values()):
         work()
     turns: dict[str, list[Turn]] = {name: [] for name in cases}
     for _ in range(rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import pickle
 import subprocess
@@ -230,6 +231,26 @@ print(*(name for name in sys.modules))
     unwanted = {f"torch_distinput.{room}" for room in rooms}
     assert all(map(find_spec, unwanted))
     assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_an_import_is_not_searched_for_garbage(collects: bool, monkeypatch) -> None:
+    """Nor is the collector switched on by it, or left off; also where the import fails."""
+    (gc.enable if collects else gc.disable)()
+    seen = []
+
+    def fail(module: str) -> None:
+        seen.append((module, gc.isenabled()))
+        raise ImportError(module)
+
+    monkeypatch.setattr(torch_distinput._importlib, "import_module", fail)
+    try:
+        with pytest.raises(ImportError, match="version"):
+            torch_distinput._import("version")
+        assert [("torch_distinput.version", False)] == seen
+        assert collects == gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:

@@ -11,6 +11,7 @@ Each folder does a part of that and imports only what lies below it. Every name 
 is asked for: who plans an epoch imports no torch, and no script what it does not use.
 """
 
+import gc as _gc
 import importlib as _importlib
 import typing as _typing
 
@@ -247,7 +248,15 @@ def _import(module: str) -> _typing.Any:
         # First, and by itself: a thread that begins with a part of torch while another one is
         # inside of torch's own import would make Python hand out half of it to both.
         _importlib.import_module("torch")
-    return _importlib.import_module(f"torch_distinput.{module}")
+    # What a module makes stays. A garbage collection on the way would find nothing, and take 50 ms,
+    # since it walks through all of torch.
+    is_enabled = _gc.isenabled()
+    _gc.disable()
+    try:
+        return _importlib.import_module(f"torch_distinput.{module}")
+    finally:
+        if is_enabled:
+            _gc.enable()
 
 
 if not _typing.TYPE_CHECKING:  # or every misspelt name would pass for one
