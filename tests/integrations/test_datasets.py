@@ -104,6 +104,19 @@ def test_a_stream_that_is_split_is_refused(policy):
     assert 0 < len(rows_of(distribute(one, policy="off", make=split))) < COUNT
 
 
+def test_a_split_for_another_number_of_workers():
+    """As for all ranks of a mesh: half of the rows would be nobody's."""
+    split = partial(split_dataset_by_node, stream(), rank=1, world_size=4)
+
+    def work(strategy):
+        with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 4"):
+            distribute(strategy, policy="off", make=split)
+        with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 4"):
+            strategy.distribute_datasets_from_function(lambda _: DataLoader(split(), batch_size=2))
+
+    simulate(work, num_workers=2)
+
+
 def test_a_split_into_one_part_is_none():
     """As a script has it that is run in one process."""
     split = partial(split_dataset_by_node, stream(), rank=0, world_size=1)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 SIZES = (5, 8, 3, 9)
 COUNT = sum(SIZES)
+OFF = tdi.InputOptions(auto_shard_policy="off")
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +178,63 @@ def test_functions_whose_pipelines_take_no_part(tars, caplog):
 
     simulate(work, num_workers=2)
     assert "every worker delivers all examples" in caplog.text
+
+
+@pytest.fixture
+def four_ranks(monkeypatch):
+    """What WebDataset asks for its number of nodes: data may be parallel over fewer."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+
+@pytest.mark.usefixtures("four_ranks")
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_parts_for_more_ranks_than_workers(tars, num_workers):
+    """Half of the shards would be nobody's."""
+    source = pipeline(tars, nodesplitter=wds.split_by_node)
+
+    def work(strategy):
+        with pytest.raises(tdi.ConfigurationError, match=f"{num_workers} here, got one of 4 .*"):
+            strategy.distribute_dataset(of_function(tars, wds.split_by_node))
+        with pytest.raises(tdi.ConfigurationError, match="nodesplitter=split_by_node.*=None"):
+            strategy.distribute_dataset(source, global_batch_size=4)
+        if num_workers == 2:
+            with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 4 .*"):
+                strategy.distribute_dataset(source, global_batch_size=4, options=OFF)
+
+    simulate(work, num_workers=num_workers)
+
+
+@pytest.mark.usefixtures("four_ranks")
+def test_a_part_that_is_one_worker_s_own(tars):
+    """The whole of a training that no other rank takes part in, if it is said so."""
+    source = pipeline(tars, nodesplitter=wds.split_by_node)
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(source, global_batch_size=4, options=OFF)
+    assert SIZES[1] == sum(len(step) for step in dataset)
+
+
+@pytest.mark.usefixtures("four_ranks")
+def test_a_part_for_each_worker(tars):
+    """As many as ranks; and shards that were chosen by the context."""
+
+    def dataset_fn(context):
+        own = tars[context.input_pipeline_id :: context.num_input_pipelines]
+        return pipeline(own).batched(2, collation_fn=torch.tensor)
+
+    def play_all(strategy):
+        strategy.distribute_dataset(of_function(tars, wds.split_by_node))  # not to be refused
+        dataset = strategy.distribute_dataset(tdi.DatasetCreator(dataset_fn))
+        return [number for step in dataset for number in step.tolist()]
+
+    numbers = itertools.chain(*simulate(play_all, num_workers=4))
+    assert list(range(COUNT)) == sorted(numbers)
+
+
+def test_a_part_for_each_pipeline_of_a_worker(tars):
+    """Both replicas of one process would play the same."""
+    two = tdi.MirroredStrategy(["cpu", "cpu"])
+    options = tdi.InputOptions(replication_mode="per_replica")
+    creator = of_function(tars, wds.split_by_node)
+    with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 1 "):
+        two.distribute_dataset(creator, options=options)

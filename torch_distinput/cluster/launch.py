@@ -169,3 +169,10 @@ def _warn_of_stale_store(attempt: str) -> None:
             "that failed and never meet. Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun.",
             attempt,
         )
+
+
+def count_ranks() -> int:
+    """How many ranks were started, whatever they have in common; asked as WebDataset does."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.data.sources import pipelines
+from torch_distinput.cluster.launch import count_ranks
+from torch_distinput.data.sources import split_sources
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
@@ -22,7 +23,7 @@ from torch_distinput.data.sources.source_warnings import warn_of_source
 from torch_distinput.data.steps.padding import Padding
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.bookmark import refuse_begun
-from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
+from torch_distinput.data.user_sources.parts import find_part_out_of_order
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.device.backend import host_memory
@@ -67,9 +68,8 @@ def build_dataset(
     seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
     policy = _choose_policy(source, opened, options)
-    _refuse_split(source, policy)
     refuse_begun(source, is_dealt=policy is AutoShardPolicy.FILE)
-    pipelines.check_source(source, policy, session.topology.num_workers)
+    _check_split(session, source, policy)
     splitter = Splitter(
         topology=session.topology,
         rebatch=_rebatch(options, opened),
@@ -131,10 +131,11 @@ def build_from_function(
     name = getattr(dataset_fn, "__name__", "dataset_fn")
     padding = _padding(options, session, splitter, name)
     per_worker = 1 if options.replication_mode == "per_worker" else topology.replicas_per_worker
+    num_pipelines = topology.num_workers * per_worker
     datasets = [
         dataset_fn(
             InputContext(
-                num_input_pipelines=topology.num_workers * per_worker,
+                num_input_pipelines=num_pipelines,
                 input_pipeline_id=topology.worker_index * per_worker + pipeline,
                 num_replicas_in_sync=topology.num_replicas_in_sync,
             )
@@ -144,7 +145,7 @@ def build_from_function(
     for dataset in datasets:
         _check_playable(dataset)
         refuse_begun(dataset, is_dealt=False)
-        pipelines.check_replica_batches(dataset, topology.num_workers)
+        split_sources.check_replica_batches(dataset, num_pipelines, count_ranks())
     steps = play_datasets(datasets, splitter)
     clock = None if options.trace is False else WorkClock()
     read = state_version_1.read_streams
@@ -202,18 +203,12 @@ def _with_memory(request: Request, session: Session, options: InputOptions) -> R
     return replace(request, allocate=memory)
 
 
-def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
-    """What every rank holds a part of would be cut again, and most of it never be read."""
-    part = None if policy is AutoShardPolicy.OFF else split_of(source)
-    if part is not None:
-        nodes = part._distributed  # noqa: SLF001 - there is no other way to ask
-        msg = (
-            f"Expected the whole dataset on every rank, got part {nodes.rank} of "
-            f"{nodes.world_size} of a {type(part).__name__} (split_dataset_by_node), which "
-            f"AutoShardPolicy.{policy.name} would cut again. Pass the dataset without the split, "
-            'or auto_shard_policy="off" to play each rank\'s part as it is.'
-        )
-        raise ConfigurationError(msg)
+def _check_split(session: Session, source: Any, policy: AutoShardPolicy) -> None:
+    num_workers = session.topology.num_workers
+    is_alone = num_workers == 1 and session.partners is None
+    split_sources.check_source(
+        source, policy, num_workers, num_ranks=count_ranks(), is_alone=is_alone
+    )
 
 
 def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dict[str, str]]:

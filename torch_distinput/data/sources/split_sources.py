@@ -1,0 +1,119 @@
+"""Sources that take a node's part by themselves: refused where parts would be lost or come twice.
+
+They are streams after ``split_dataset_by_node`` and pipelines of WebDataset with a nodesplitter.
+WebDataset makes a part for each rank there is, of which data may be parallel over fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch_distinput.data.user_sources.parts import split_of
+from torch_distinput.data.user_sources.web_pipelines import (
+    SINGLE_NODE,
+    find_splitter,
+    find_unseeded_shuffle,
+    is_pipeline,
+)
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import AutoShardPolicy
+
+_log = logging.getLogger(__name__)
+
+
+def check_source(
+    source: Any, policy: AutoShardPolicy, num_workers: int, *, num_ranks: int, is_alone: bool
+) -> None:
+    """Refuse what each rank would read a part of, and a pipeline that has no order of its own.
+
+    Under OFF each worker plays a part as it is, if there are as many parts as workers; or any part,
+    where no other rank takes part (``is_alone``). ``num_ranks`` were started, whatever they do.
+
+    Raises:
+        ConfigurationError: a ValueError.
+    """
+    if find_unseeded_shuffle(source):
+        msg = (
+            "Expected a stream in the same order on every rank and after a restart, got a "
+            "WebDataset pipeline with shuffle() without a seed: examples would be lost and others "
+            "come twice. Use .compose(wds.detshuffle(size, seed=...)), which is told the epoch; or "
+            "a FileDataset of the tar files with its shuffle()."
+        )
+        raise ConfigurationError(msg)
+    part, splitter = split_of(source), find_splitter(source)
+    if policy is AutoShardPolicy.OFF and splitter != SINGLE_NODE:
+        if not is_alone:
+            _check_number_of_parts(source, num_workers, num_ranks)
+        return
+    if part is not None:
+        nodes = part._distributed  # noqa: SLF001 - there is no other way to ask
+        msg = (
+            f"Expected the whole dataset on every rank, got part {nodes.rank} of "
+            f"{nodes.world_size} of a {type(part).__name__} (split_dataset_by_node), which "
+            f"AutoShardPolicy.{policy.name} would cut again. Pass the dataset without the split, "
+            'or auto_shard_policy="off" to play each rank\'s part as it is.'
+        )
+        raise ConfigurationError(msg)
+    if splitter is None or max(num_workers, num_ranks) < 2:
+        return
+    msg = (
+        f"Expected the whole dataset on each of {num_workers} workers, got a WebDataset pipeline "
+        f"with nodesplitter={splitter} and AutoShardPolicy.{policy.name}: what a worker reads is "
+        "decided here. Use nodesplitter=None (every worker reads everything, and delivers its "
+        "part); or a FileDataset of the tar files, which deals them out; or batches with "
+        "split_by_node in distribute_datasets_from_function."
+    )
+    raise ConfigurationError(msg)
+
+
+def check_replica_batches(dataset: Any, num_pipelines: int, num_ranks: int) -> None:
+    """Refuse what takes another part than one of ``num_pipelines``; warn of what takes none.
+
+    Raises:
+        ConfigurationError: a ValueError.
+    """
+    if find_unseeded_shuffle(dataset):
+        _log.warning(
+            "dataset_fn returned a WebDataset pipeline with shuffle() without a seed: after a "
+            "restart from a state some examples would be lost and others come twice. Use "
+            ".compose(wds.detshuffle(size, seed=...)), if you save states."
+        )
+    splitter = find_splitter(dataset)
+    if splitter == SINGLE_NODE and max(num_pipelines, num_ranks) > 1:
+        msg = (
+            f"Expected a pipeline that takes its part of {num_pipelines}, got a WebDataset "
+            f"pipeline with nodesplitter={SINGLE_NODE} (its default), which raises at the first "
+            "example. Use wds.WebDataset(..., nodesplitter=wds.split_by_node), with as many shards "
+            "as workers or more."
+        )
+        raise ConfigurationError(msg)
+    _check_number_of_parts(dataset, num_pipelines, num_ranks)
+    if splitter is None and num_pipelines > 1 and is_pipeline(dataset):
+        _log.warning(
+            "dataset_fn returned a WebDataset pipeline without wds.split_by_node on %d workers: "
+            "unless its shards were chosen by the InputContext, every worker delivers all "
+            "examples.",
+            num_pipelines,
+        )
+
+
+def _check_number_of_parts(source: Any, num_pipelines: int, num_ranks: int) -> None:
+    """Others than one for each pipeline: some would be played by nobody, or by several."""
+    part = split_of(source)
+    if part is not None:
+        split, num_parts = "split_dataset_by_node", part._distributed.world_size  # noqa: SLF001 - see above
+    elif find_splitter(source) is not None:
+        split, num_parts = "nodesplitter=split_by_node, which makes one for each rank", num_ranks
+    else:
+        return
+    if num_parts != num_pipelines:
+        msg = (
+            f"Expected as many parts as workers with data of their own, {num_pipelines} here, got "
+            f"one of {num_parts} ({split}): examples would be lost or come twice. Split by "
+            "strategy.worker_index and strategy.num_workers, in a function by "
+            "context.input_pipeline_id and context.num_input_pipelines: for WebDataset "
+            "wds.WebDataset(urls[context.input_pipeline_id :: context.num_input_pipelines], "
+            "nodesplitter=None)."
+        )
+        raise ConfigurationError(msg)
