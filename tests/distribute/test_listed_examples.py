@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 import torch_distinput as tdi
 from torch_distinput.testing import simulate
@@ -84,6 +84,14 @@ def test_examples_of_a_stream_that_are_batched_here(collate):
         batches_of(Vectors(4), global_batch_size=4, collate_fn=collate)
 
 
+@pytest.mark.parametrize("length", [4, 16])
+def test_examples_of_a_subset(length):
+    """Torch gives it ``__getitems__``, whatever its dataset has."""
+    half = Subset(Subset(Indexed(length), range(8)), range(4))
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(half, global_batch_size=4, collate_fn=list)
+
+
 def test_loader_processes_refuse_them():
     with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
         batches_of(DataLoader(Vectors(4), batch_size=4, num_workers=1, collate_fn=list))
@@ -111,6 +119,43 @@ def test_a_stream_may_cut_its_examples_into_other_rows(size, num_columns):
     assert 48 == sum(len(batch[0]) for batch in played)
 
 
+@pytest.mark.parametrize("num_columns", [2, 3])
+def test_a_stream_may_drop_rows(num_columns):
+    """One row is left of a batch with as many examples as columns, of their size or their kind."""
+
+    class Pairs(Vectors):
+        def __iter__(self):
+            return ((each, each[0].long(), -each[:1]) for each in super().__iter__())
+
+    def keep(examples):
+        kept = [each for each in examples if each[1] % num_columns == 0]
+        return tuple(map(torch.stack, zip(*kept, strict=True)))[:num_columns]
+
+    loader = DataLoader(Pairs(5), batch_size=num_columns, collate_fn=keep)
+    played = batches_of(loader)
+    assert list(range(0, 8, num_columns)) == [int(batch[1]) for batch in played]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [(torch.ones(6, 3), torch.ones(6, 3)), (torch.ones(6, 3), torch.arange(6), torch.ones(6))],
+    ids=["a pair of one kind", "three of other kinds"],
+)
+def test_a_stream_of_chunks_may_drop_rows(columns):
+    """As many rows are left of a batch of chunks as each has."""
+
+    class Chunks(IterableDataset):
+        def __iter__(self):
+            return iter([columns] * 6)
+
+    def merge(examples):
+        merged = map(torch.cat, zip(*examples, strict=True))
+        return tuple(column[:: len(examples)] for column in merged)
+
+    played = batches_of(DataLoader(Chunks(), batch_size=len(columns), collate_fn=merge))
+    assert [6] * (6 // len(columns)) == [len(batch[1]) for batch in played]
+
+
 def test_a_pair_of_columns_that_is_wrong_is_called_so():
     """As long as a batch of two examples."""
     cut = {
@@ -130,9 +175,18 @@ def test_arrays_are_columns_as_tensors_are():
 
 def test_a_batch_that_the_dataset_gave_may_be_a_list():
     """Two columns, and two rows."""
+
+    class Loader(DataLoader):
+        """Whose batches are taken as they come."""
+
+        def __iter__(self):
+            return super().__iter__()
+
     for collate in (lambda batch: batch, tuple, lambda batch: [batch[0].float(), batch[1]]):
-        played = batches_of(Whole(3), global_batch_size=2, collate_fn=collate)
-        assert [[(2, 3), (2, 3)]] * 4 == [[tuple(column.shape) for column in x] for x in played]
+        for source in (Whole(3), Subset(Whole(3), range(8))):
+            played = batches_of(source, global_batch_size=2, collate_fn=collate)
+            played += batches_of(Loader(source, batch_size=2, collate_fn=collate))
+            assert [[(2, 3), (2, 3)]] * 8 == [[tuple(column.shape) for column in x] for x in played]
 
 
 def test_a_batch_that_the_dataset_gave_may_be_anything():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -79,18 +79,33 @@ def refuse_lists(batch: Batch, num_examples: int) -> None:
             raise _listed(name, num_examples)
 
 
-def refuse_own_lists(
-    batch: Batch, examples: Sequence[Any], mark: Callable[[Any], int] = id
-) -> None:
-    """Refuse lists that hold a tensor or array of each example; these may be as long by chance.
+def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
+    """Refuse lists that hold a tensor or array of each example; these may be as long by chance."""
+    for name, parts in _lists_of(batch, len(examples)):
+        if _hold_each(parts, examples, id):
+            raise _listed(name, len(examples))
 
-    ``mark``: what a tensor or array is known by.
+
+def refuse_made_lists(batch: Batch, examples: Sequence[Any]) -> None:
+    """Refuse lists with a part of one kind for each example, in its shape; more than a pair.
+
+    They were made of the examples, most likely. Columns are seldom of one kind, nor have they the
+    shape of an example each.
     """
     for name, parts in _lists_of(batch, len(examples)):
-        own = (_dense(flatten_example(example)[0]) for example in examples)
-        pairs = zip(parts, own, strict=True)
-        if all({*map(mark, part)} & {*map(mark, leaves)} for part, leaves in pairs):
+        kinds = {tuple((leaf.dtype, leaf.shape[1:]) for leaf in part) for part in parts}
+        is_pair = len(parts) <= _PAIR
+        if not is_pair and len(kinds) == 1 and _hold_each(parts, examples, lambda x: x.shape):
             raise _listed(name, len(examples))
+
+
+def _hold_each(
+    parts: list[list[Any]], examples: Sequence[Any], mark: Callable[[Any], Hashable]
+) -> bool:
+    """Whether each part has something in common with its example: by the mark of a tensor."""
+    own = (_dense(flatten_example(example)[0]) for example in examples)
+    pairs = zip(parts, own, strict=True)
+    return all({*map(mark, part)} & {*map(mark, leaves)} for part, leaves in pairs)
 
 
 def _dense(leaves: list[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import AtEpoch
+from torch_distinput.data.user_sources.parts import may_give_columns
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
@@ -143,7 +144,7 @@ class ExampleFetch:
             self.examples(indices),
             self.collate,
             self.clock,
-            num_asked=len(indices) if hasattr(self.dataset, "__getitems__") else None,
+            num_asked=len(indices) if may_give_columns(self.dataset) else None,
         )
         rows.check_row_count(batch, len(indices))
         return batch

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from torch_distinput.data.batch.rows import num_rows, refuse_lists, refuse_own_lists
-from torch_distinput.data.user_sources.parts import deals_shards
+from torch_distinput.data.batch.rows import (
+    num_rows,
+    refuse_lists,
+    refuse_made_lists,
+    refuse_own_lists,
+)
+from torch_distinput.data.user_sources.parts import deals_shards, may_give_columns
 from torch_distinput.data.user_sources.states import is_prompt
 
 _log = logging.getLogger(__name__)
@@ -54,7 +58,8 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     collate_fn = loader.collate_fn
     if isinstance(collate_fn, _Collate):  # of another thread: simulated workers share the loader
         collate_fn = collate_fn.collate_fn
-    loader.collate_fn = _Collate(collate_fn, loader.batch_size)
+    batch_size = None if may_give_columns(loader.dataset) else loader.batch_size
+    loader.collate_fn = _Collate(collate_fn, batch_size)
     try:
         iterator = iter(loader)  # takes the function over, and hands it to its processes
     finally:
@@ -111,7 +116,7 @@ def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator
 class _Collate:
     """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes.
 
-    ``batch_size``: None where it gets no list of examples.
+    ``batch_size``: None where it may get something else than a list of examples.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -131,17 +136,13 @@ class _Collate:
         """Refuse lists for columns, that a batch of a stream may have merged or split rows of.
 
         Where nothing is the examples' own, a list as long as a whole batch tells it, whose parts
-        are as large as the examples, or many: else there may be as many columns.
+        look like the examples, or are many: else there may be as many columns.
         """
         refuse_own_lists(batch, examples)
         if len(examples) == self.batch_size and not _has_rows(batch, len(examples)):
-            refuse_own_lists(batch, examples, mark=_num_elements)
+            refuse_made_lists(batch, examples)
             if len(examples) > _MANY:
                 refuse_lists(batch, len(examples))
-
-
-def _num_elements(leaf: Any) -> int:
-    return leaf.numel() if isinstance(leaf, torch.Tensor) else int(leaf.size)
 
 
 def _has_rows(batch: Any, num_examples: int) -> bool:

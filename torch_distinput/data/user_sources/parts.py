@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch.utils.data import Subset
+
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
@@ -34,6 +36,13 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
 def deals_shards(source: Any) -> bool:
     """Whether it can be dealt out: it has ``num_shards`` and ``shard`` (Hugging Face streams)."""
     return hasattr(source, "num_shards") and hasattr(source, "shard")
+
+
+def may_give_columns(dataset: Any) -> bool:
+    """Whether it has ``__getitems__``, which may give a batch; a ``Subset`` asks its dataset's."""
+    while getattr(type(dataset), "__getitems__", None) is Subset.__getitems__:
+        dataset = dataset.dataset
+    return hasattr(dataset, "__getitems__")
 
 
 def is_node(source: Any) -> bool:
