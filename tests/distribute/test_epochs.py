@@ -166,6 +166,20 @@ def test_datasets_of_a_function():
         assert list(map(list, samplers)) == [one[epoch], two[epoch]]
 
 
+def test_a_sampler_of_a_function_that_takes_a_part_of_other_workers():
+    """As one of all ranks, where data is parallel over fewer."""
+
+    def dataset_fn(context):
+        sampler = DistributedSampler(range(COUNT), 4, context.input_pipeline_id)
+        return DataLoader(range(COUNT), batch_size=2, sampler=sampler)
+
+    def work(strategy):
+        with pytest.raises(tdi.ConfigurationError, match=r"2 here, got one of 4 \(DistributedS"):
+            strategy.distribute_datasets_from_function(dataset_fn)
+
+    simulate(work, num_workers=2)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -219,6 +219,46 @@ def test_a_stream_in_several_processes_of_a_users_loader(caplog, dataset, count,
     assert is_said == ("every example comes 2 times" in caplog.text)
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 3), (2, 0), (3, 2)])
+def test_another_number_of_processes_is_refused_by_a_state(before, after):
+    """They decide the order of a loader over a stream."""
+    one = tdi.OneDeviceStrategy("cpu")
+
+    def distribute(num_workers):
+        return one.distribute_dataset(DataLoader(PartOfAProcess(), 2, num_workers=num_workers))
+
+    state = distribute(before).state_dict()  # knows nothing of the loader yet
+    distribute(after).load_state_dict(state)
+    with iter(distribute(before)) as steps:
+        next(steps)
+        state = steps.state_dict()
+    dataset = distribute(after)
+    dataset.load_state_dict(state)
+    with pytest.raises(tdi.ConfigurationError, match="processes that read the stream was"):
+        iter(dataset)
+
+
+def test_ranks_with_other_numbers_of_processes():
+    """Each would take its part of another order."""
+
+    def work(strategy):
+        loader = DataLoader(PartOfAProcess(), 2, num_workers=2 * strategy.worker_index)
+        with pytest.raises(tdi.MismatchError, match="number of processes that read the stream"):
+            iter(strategy.distribute_dataset(loader))
+
+    simulate(work, num_workers=2)
+
+
+def test_one_process_reads_as_none_does():
+    one = tdi.OneDeviceStrategy("cpu")
+    with iter(one.distribute_dataset(DataLoader(PartOfAProcess(), 2))) as steps:
+        next(steps)
+        state = steps.state_dict()
+    dataset = one.distribute_dataset(DataLoader(PartOfAProcess(), 2, num_workers=1))
+    dataset.load_state_dict(state)
+    assert list(range(2, 12)) == [x for step in dataset for x in step.tolist()]
+
+
 class StartsAnother(IterableDataset):
     """Lets another thread start the same loader, as it were, while this one starts it."""
 

@@ -12,9 +12,9 @@ from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.torchdata import DistributedNode
 
 
-def distribute():
+def distribute(size=2):
     strategy = tdi.OneDeviceStrategy("cpu")
-    return strategy.distribute_dataset(torch.arange(5), global_batch_size=2)
+    return strategy.distribute_dataset(torch.arange(5), global_batch_size=size)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,24 @@ def test_a_state_of_another_node():
     node = DistributedNode(distribute())
     with pytest.raises(ValueError, match=r"a state of DistributedNode.*\['_num_yielded'\]"):
         node.reset({"_num_yielded": 3})
+
+
+def test_a_state_of_steps_that_were_cut_otherwise(caplog):
+    """A place inside of a step would be another one; nobody warns of the same steps."""
+
+    def resume(size):
+        loader = nodes.Loader(nodes.Unbatcher(DistributedNode(distribute(size))))
+        loader.load_state_dict(state)
+        return next(iter(loader))
+
+    loader = nodes.Loader(nodes.Unbatcher(DistributedNode(distribute(2))))
+    steps = iter(loader)
+    assert [0, 1, 2] == [next(steps).item() for _ in range(3)]
+    state = loader.state_dict()
+    assert 3 == resume(2)
+    assert not caplog.text
+    resume(3)
+    assert "1 replicas each and global batches of 2 is loaded for 1, 1 and 3" in caplog.text
 
 
 def test_a_version_that_was_not_tested(monkeypatch):

@@ -21,7 +21,7 @@ from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
-from torch_distinput.data.user_sources.stream_settings import settings_of
+from torch_distinput.data.user_sources.stream_settings import count_readers, settings_of
 from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.sharding import check_enough_shards
@@ -30,7 +30,7 @@ from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_range
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.route import Route
 from torch_distinput.plan.progress.schedule import Schedule
-from torch_distinput.plan.progress.state import SETTINGS, Recipe
+from torch_distinput.plan.progress.state import READERS, SETTINGS, Recipe
 
 _COMPARED = 64
 """Workers that read the beginning of one file: of thousands its storage might take notice."""
@@ -144,7 +144,9 @@ def make_routes(route: Route, position: Position) -> list[Route]:
 def describe_settings(source: Any, route: Route) -> dict[str, object]:
     """What must be equal on all workers that share a source which each of them has made."""
     settings = "" if route.policy is AutoShardPolicy.OFF else settings_of(source)
-    return {SETTINGS: settings} if settings else {}
+    readers = count_readers(source)
+    facts: dict[str, object] = {SETTINGS: settings} if settings else {}
+    return {**facts, READERS: readers} if readers else facts
 
 
 def check_shards(

@@ -18,6 +18,7 @@ So a state is that of the step which the node gave last, and travels with it to 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -29,6 +30,7 @@ import torch_distinput as tdi
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.versions import check_version
 
+_log = logging.getLogger(__name__)
 _LEAVE_SECONDS = 5.0
 """Time for a step that is being read."""
 _LAST_SECONDS = 0.2
@@ -91,7 +93,9 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
             run.iterator.close()
         with run.reading:  # nobody is in the source when it is started again
             if initial_state is not None:
-                self.dataset.load_state_dict(initial_state[self.DATASET_KEY])
+                state = initial_state[self.DATASET_KEY]
+                _warn_of_other_steps(state["grid"], self.dataset.state_dict()["grid"])
+                self.dataset.load_state_dict(state)
             run.begin(self.dataset)
 
     def next(self) -> Any:
@@ -112,6 +116,18 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
         Frees a thread that waits for other workers, and waits until it has left, 5 s at most.
         """
         self._run.close()
+
+
+def _warn_of_other_steps(saved: list[Any], here: list[Any]) -> None:
+    """Where steps are cut otherwise now, a place inside of one is another place."""
+    if saved != here:
+        _log.warning(
+            "A position of %d workers, %d replicas each and global batches of %s is loaded for %d, "
+            "%d and %s. That is exact, unless nodes.Unbatcher, ParallelMapper(prebatch=) or some "
+            "other node behind this one keeps a place inside of a step, or snapshot_frequency is "
+            "not 1: then some examples are lost and others come twice.",
+            *(*saved[:3], *here[:3]),
+        )
 
 
 class _Run:

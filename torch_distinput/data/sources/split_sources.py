@@ -1,7 +1,8 @@
 """Sources that take a node's part by themselves: refused where parts would be lost or come twice.
 
-They are streams after ``split_dataset_by_node`` and pipelines of WebDataset with a nodesplitter.
-WebDataset makes a part for each rank there is, of which data may be parallel over fewer.
+They are streams after ``split_dataset_by_node``, loaders with a ``DistributedSampler``, and
+pipelines of WebDataset with a nodesplitter. Some ask for the number of ranks by themselves, and
+data may be parallel over fewer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from torch_distinput.data.user_sources.parts import split_of
+from torch_distinput.data.user_sources.parts import find_distributed_sampler, split_of
 from torch_distinput.data.user_sources.web_pipelines import (
     SINGLE_NODE,
     find_splitter,
@@ -100,9 +101,11 @@ def check_replica_batches(dataset: Any, num_pipelines: int, num_ranks: int) -> N
 
 def _check_number_of_parts(source: Any, num_pipelines: int, num_ranks: int) -> None:
     """Others than one for each pipeline: some would be played by nobody, or by several."""
-    part = split_of(source)
+    part, sampler = split_of(source), find_distributed_sampler(source)
     if part is not None:
         split, num_parts = "split_dataset_by_node", part._distributed.world_size  # noqa: SLF001 - see above
+    elif sampler is not None:
+        split, num_parts = "DistributedSampler", sampler.num_replicas
     elif find_splitter(source) is not None:
         split, num_parts = "nodesplitter=split_by_node, which makes one for each rank", num_ranks
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import Subset
+from torch.utils.data import DistributedSampler, Subset
 
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
@@ -68,6 +68,11 @@ def split_of(source: Any) -> Any:
         if isinstance(num_nodes, int) and num_nodes > 1:
             return part
     return None
+
+
+def find_distributed_sampler(source: Any) -> DistributedSampler[Any] | None:
+    """The sampler of torch's that takes a part of the indices in it, if any."""
+    return next((part for part in parts_of(source) if isinstance(part, DistributedSampler)), None)
 
 
 def _inside(part: Any) -> Iterator[Any]:

@@ -9,6 +9,7 @@ and a loss that is NaN is NaN also when it is divided.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -49,9 +50,10 @@ class StandIn:
 
     def fill(self, batch: Any, num_rows: int) -> Any:
         """The batch itself; one that stands in for it if it has no rows."""
-        if num_rows:
-            self._last = batch
-        return self._last
+        if not num_rows:
+            return copy.copy(self._last)
+        self._last = copy.copy(batch)  # a training_step may take columns out of its own
+        return batch
 
 
 @final

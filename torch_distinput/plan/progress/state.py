@@ -31,6 +31,8 @@ _MOST_LISTED = 16
 _LISTS = ("rows", "reaches", "streams", "deals")
 SETTINGS = "seeds and shards of the stream"
 """A fact of a recipe that older states lack, as they do ``DEALING``."""
+READERS = "number of processes that read the stream"
+"""A fact of a recipe, also unknown to older states: a DataLoader's order depends on it."""
 COSTS = "costs of examples"
 """A fact of a recipe whose examples are dealt to replicas by what they cost."""
 LENGTHS = "lengths for the budget"
@@ -179,7 +181,7 @@ def check_recipe(
     here = {
         fact: value
         for fact, value in recipe.items()
-        if fact not in (SETTINGS, DEALING, LENGTHS) or fact in saved
+        if fact not in (SETTINGS, READERS, DEALING, LENGTHS) or fact in saved
     }
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
