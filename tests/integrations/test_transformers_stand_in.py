@@ -10,6 +10,7 @@ from transformers import Trainer
 
 from tests.integrations.trainers import Regression, examples, trainer_on
 from torch_distinput.integrations.transformers import DistributedInputMixin
+from torch_distinput.integrations.transformers.stand_in import StandIn
 from torch_distinput.testing import run_ranks
 
 
@@ -49,6 +50,14 @@ def test_a_batch_that_stands_in_is_told(tmp_path):
         trained = [[("loss", fact), ("train", fact, fact, fact)] for fact in stands_in]
         evaluated = [[("predict", fact), ("loss", fact)] for fact in stands_in]
         assert [call for calls in trained + evaluated for call in calls] == told
+
+
+def test_columns_that_were_taken_out_of_a_batch_come_again():
+    """A training_step may do that, with a batch that stands in as well."""
+    stand_in = StandIn()
+    assert 3 == stand_in.fill({"uid": 3}, 1).pop("uid")
+    for _ in range(2):
+        assert 3 == stand_in.fill({"uid": None}, 0).pop("uid")
 
 
 class MeanOfTokens(torch.nn.Module):

@@ -141,6 +141,8 @@ class DistributedLoader:
         self._before: dict[str, Any] | tdi.Step | None = None  # what the optimizer has not taken
         self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
         self._num_averaged = 0  # examples of all steps that it takes together
+        self._number = 0  # of the step in use among them, from 1
+        self._has_whole_group = True  # not where gradients of other steps had been waiting
         self._has_told = False
         self._is_playing = False
         self._is_training = False  # inside of an epoch, with gradients
@@ -193,8 +195,11 @@ class DistributedLoader:
             size = num_steps - accelerator.step % num_steps
             group = next(tdi.accumulate(ahead, size, weights=self._weights))
             self._num_averaged = group.num_examples
-            for step in group[:-1]:
+            self._has_whole_group = size == num_steps
+            for number, step in enumerate(group[:-1], start=1):
+                self._number = number
                 yield step, False
+            self._number = len(group)
             following = next(steps, None)
             yield group[-1], following is None
 
@@ -243,10 +248,31 @@ class DistributedLoader:
 
         Returns:
             A 0-dim tensor, as of :meth:`Step.average`.
+
+        Raises:
+            UsageError: where ``accelerator.accumulate`` does not count the steps of this loader,
+                each of them and no others: then the loss is not divided by what is added up.
         """
+        self._check_accumulation()
         num_steps = self._accelerator.gradient_accumulation_steps
         average: torch.Tensor = self.step.average(per_example_loss, per=per)
         return average * float(self.dataset.strategy.num_workers * num_steps)
+
+    def _check_accumulation(self) -> None:
+        num_steps = self._accelerator.gradient_accumulation_steps
+        counted = self._accelerator.step % num_steps
+        due = 0 if self.end_of_dataloader else self._number % num_steps
+        if self._step is not None and not (self._has_whole_group and counted == due):
+            msg = (
+                f"Expected Accelerate to add up the gradients of {num_steps} steps of this loader, "
+                f"got other steps among them: step {self._step.index} is number {self._number} of "
+                f"its group, and accelerator.step is {self._accelerator.step}. Call "
+                "accelerator.accumulate once for each step, also for one whose loss is times 0, "
+                "and average_loss inside of it; play several loaders by zip, with one accumulate "
+                "for all. After a loop that was left, call optimizer.zero_grad() and set "
+                "accelerator.step = 0."
+            )
+            raise tdi.UsageError(msg)
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
         """The mean of a value over the global batch of the step in use, for what is logged.
