@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import inspect
 import pickle
 import subprocess
@@ -231,18 +230,6 @@ print(*(name for name in sys.modules))
     unwanted = {f"torch_distinput.{room}" for room in rooms}
     assert all(map(find_spec, unwanted))
     assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_an_import_is_not_searched_for_garbage(collects: bool, monkeypatch) -> None:
-    """Nor is the collector switched on by it, or left off."""
-    (gc.enable if collects else gc.disable)()
-    monkeypatch.setattr("importlib.import_module", lambda _: gc.isenabled())
-    try:
-        assert not torch_distinput._import("version")
-        assert collects == gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:

@@ -13,6 +13,7 @@ is asked for: who plans an epoch imports no torch, and no script what it does no
 
 import gc as _gc
 import importlib as _importlib
+import threading as _threading
 import typing as _typing
 
 if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares the two
@@ -249,14 +250,15 @@ def _import(module: str) -> _typing.Any:
         # inside of torch's own import would make Python hand out half of it to both.
         _importlib.import_module("torch")
     # What a module makes stays. A garbage collection on the way would find nothing, and take 50 ms,
-    # since it walks through all of torch.
-    is_enabled = _gc.isenabled()
+    # since it walks through all of torch. But another thread might fork meanwhile, and the child
+    # would never collect.
+    if _threading.active_count() > 1 or not _gc.isenabled():
+        return _importlib.import_module(f"torch_distinput.{module}")
     _gc.disable()
     try:
         return _importlib.import_module(f"torch_distinput.{module}")
     finally:
-        if is_enabled:
-            _gc.enable()
+        _gc.enable()
 
 
 if not _typing.TYPE_CHECKING:  # or every misspelt name would pass for one

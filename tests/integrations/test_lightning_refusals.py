@@ -151,7 +151,7 @@ def test_a_tuner_that_takes_the_callbacks_away(tmp_path):
         lr = 0.1
 
     trainer = make_trainer(max_epochs=1, default_root_dir=tmp_path)
-    with silence(), pytest.raises(tdi.UsageError, match="got none.*find a learning rate with a"):
+    with silence(), pytest.raises(tdi.UsageError, match="got none.*find a learning rate or"):
         Tuner(trainer).lr_find(Tuned(), datamodule=data("indexed", 4), num_training=2)
 
 

@@ -21,7 +21,8 @@ from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
-from torch_distinput.data.user_sources.stream_settings import count_readers, settings_of
+from torch_distinput.data.user_sources.loader_start import count_readers
+from torch_distinput.data.user_sources.stream_settings import settings_of
 from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.sharding import check_enough_shards

@@ -22,7 +22,7 @@ from torch_distinput.data.batch.rows import (
     refuse_made_lists,
     refuse_own_lists,
 )
-from torch_distinput.data.user_sources.parts import deals_shards, may_give_columns
+from torch_distinput.data.user_sources.parts import deals_shards, may_give_columns, parts_of
 from torch_distinput.data.user_sources.states import is_prompt
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,19 @@ def starts_anew(source: Any) -> bool:
 def loads_late(source: Any) -> bool:
     """Whether a source loads a state when it is iterated, not before: a loader does."""
     return isinstance(source, DataLoader)
+
+
+def count_readers(source: Any) -> int:
+    """How many processes read the streams of DataLoaders in it, on which their order depends.
+
+    The loader's own process, or a single one of its own, read alike. Zero where there is none.
+    """
+    loaders = (part for part in parts_of(source) if isinstance(part, DataLoader))
+    return sum(
+        max(1, loader.num_workers)
+        for loader in loaders
+        if isinstance(loader.dataset, IterableDataset)
+    )
 
 
 def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:

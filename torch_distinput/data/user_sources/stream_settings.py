@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, IterableDataset
 
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.user_sources import web_pipelines
@@ -37,19 +36,6 @@ def settings_of(source: Any) -> str:
     for said in told:
         digest.update(said.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def count_readers(source: Any) -> int:
-    """How many processes read the streams of DataLoaders in it, on which their order depends.
-
-    The loader's own process, or a single one of its own, read alike. Zero where there is none.
-    """
-    loaders = (part for part in parts_of(source) if isinstance(part, DataLoader))
-    return sum(
-        max(1, loader.num_workers)
-        for loader in loaders
-        if isinstance(loader.dataset, IterableDataset)
-    )
 
 
 def _web_stage(stage: Any) -> Iterator[str]:

@@ -113,8 +113,9 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         if not loaders:
             msg = (
                 "Expected a step in use, got none: Lightning has not begun one, or its "
-                "callbacks are missing, as in Tuner.lr_find, which removes them while it runs. "
-                "Ask in training_step or another step; find a learning rate with a DataLoader."
+                "callbacks are missing: Tuner.lr_find and Tuner.scale_batch_size, or the finders "
+                "that call them, remove all while they run. Ask in training_step or another step; "
+                "find a learning rate or a batch size with a DataLoader."
             )
             raise tdi.UsageError(msg)
         if len(loaders) != 1:
@@ -142,8 +143,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training loaders stand, after the step that was trained last."""
-        state: dict[str, Any] = self.input_progress.state_dict()
-        return state
+        return self._signals.save_inputs()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""

@@ -222,6 +222,12 @@ def has_gradients_left(trainer: Any) -> bool:
     return not (is_full or loop._num_ready_batches_reached())  # noqa: SLF001
 
 
+def counts_step(trainer: Any) -> bool:
+    """Whether it counts the step in use, with which it has not ended yet, as trained."""
+    counts = trainer.fit_loop.epoch_loop.batch_progress.current
+    return bool(counts.processed == counts.ready)
+
+
 def epoch_of(trainer: Any) -> int:
     """The epoch that is trained or comes next, also before the loop has begun.
 
@@ -260,6 +266,12 @@ def note_ends(trainer: Any, ends: list[bool]) -> None:
     is_end = any(ends) if ends_with_the_shortest(trainer) else is_whole
     if is_end and has_length(trainer):
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
+
+
+def is_inside_epoch(trainer: Any) -> bool:
+    """Whether steps of its last epoch are left that were not trained, also by ``max_steps``."""
+    batches = trainer.fit_loop.epoch_loop.batch_progress
+    return bool(batches.current.processed and not batches.is_last_batch)
 
 
 def steps_done(trainer: Any) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+import torch_distinput as tdi
 from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.loader import Loader
 from torch_distinput.integrations.lightning.training_progress import TrainingProgress
@@ -22,6 +23,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def __init__(self) -> None:
         self.input_progress = TrainingProgress()
         self.in_use: list[Loader] = []
+        self._training: Any = None  # the trainer, while a step of its training is in use
         self._reloads_every: int | None = None
         self._is_shown = False
 
@@ -72,6 +74,8 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     ) -> None:
         """A step of each training loader goes into use."""
         del batch, batch_idx
+        self.input_progress.follow(trainer)  # again: another one may have played meanwhile
+        self._training = trainer
         framework.note_ends(trainer, self._begin(framework.loaders_in_use(trainer)))
         if not self._is_shown:
             self._is_shown = True
@@ -81,11 +85,41 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """The steps in use were trained."""
-        del pl_module, outputs, batch, batch_idx
-        is_waiting = framework.has_gradients_left(trainer)
+        del trainer, pl_module, outputs, batch, batch_idx
+        self._end_step()
+
+    def _end_step(self) -> None:
+        if self._training is None:
+            return
+        is_waiting = framework.has_gradients_left(self._training)
+        self._training = None
         for loader in self.in_use:
             loader.end_step(is_waiting=is_waiting)
         self.input_progress.count(is_waiting=is_waiting)
+
+    def save_inputs(self) -> dict[str, Any]:
+        """Where the training loaders stand after the step that Lightning counts last.
+
+        It does so before ``on_train_batch_end``. A scheduler may fail between the two, and a
+        checkpoint be saved for that.
+        """
+        if self._training is not None and framework.counts_step(self._training):
+            self._end_step()
+        return self.input_progress.state_dict()
+
+    def on_save_checkpoint(
+        self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]
+    ) -> None:
+        """Refuse a checkpoint inside of an epoch whose place another trainer has made us forget."""
+        del pl_module, checkpoint
+        if not self.input_progress.follows(trainer) and framework.is_inside_epoch(trainer):
+            msg = (
+                "Expected the trainer that has played this DataModule last, got one inside of an "
+                "epoch after which another one has played it: a checkpoint would not know where "
+                "the epoch stands. Save before, or give the other trainer a DataModule, or "
+                "InputState, of its own."
+            )
+            raise tdi.UsageError(msg)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Have Lightning count again where the next epoch has another number of steps."""
@@ -126,7 +160,7 @@ class InputState(Signals):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training loaders stand after the step that was trained last."""
-        return self.input_progress.state_dict()
+        return self.save_inputs()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""

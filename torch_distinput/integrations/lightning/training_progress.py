@@ -97,6 +97,10 @@ class TrainingProgress:
             self._trainer, self._strategy, self._trained, self._num_loaded = trainer, None, {}, None
             self._num_waiting = self._num_lost = 0
 
+    def follows(self, trainer: Any) -> bool:
+        """Whether it is of this trainer."""
+        return trainer is self._trainer
+
     @property
     def strategy(self) -> tdi.Strategy:
         """The strategy of the trainer's ranks, made when it is asked for first."""
