@@ -156,3 +156,11 @@ def test_ranks_that_are_all_quiet_are_reported_while_they_go_on(tmp_path, capsys
     printed = capsys.readouterr().out
     assert "No rank fetches a batch. They go on" in printed
     assert "Ranks 0, 1: fetched nothing for 3 seconds." in printed
+
+
+def test_a_rank_that_is_left_alone_after_the_report_was_not_stopped(tmp_path) -> None:
+    """A record may be gone, or go while it is read."""
+    assert not folder_of(tmp_path, 1).were_others_stopped()
+    left = tmp_path / "rank-0.json"
+    left.symlink_to(tmp_path / "gone")  # there in the folder, and not there to be read
+    assert not folder_of(tmp_path, 1).were_others_stopped()

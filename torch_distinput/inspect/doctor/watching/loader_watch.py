@@ -13,7 +13,7 @@ import operator
 import sys
 import sysconfig
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -47,9 +47,10 @@ class EnoughSeenError(BaseException):
 class EpochWatch:
     """One iteration of a loader, as it goes on."""
 
-    def __init__(self, facts: LoaderFacts, *, loader: int, num_ranks: int) -> None:
+    def __init__(self, facts: LoaderFacts, *, loader: int, place: str, num_ranks: int) -> None:
         """Begin with nothing."""
-        self.loader = loader
+        self.facts, self.loader, self.place = facts, loader, place
+        self.is_recorded = torch.is_grad_enabled()  # as it begins: a mode in which it is used
         self.stages = Stages(facts.loader_processes)
         self.drawn: deque[Any] = deque()
         self.batches = self.rows = self.rows_noted = 0
@@ -76,8 +77,10 @@ class EpochWatch:
         rows = self._take_indices(index)
         self.rows += _ask_safely(count_rows, batch, 1) if rows is None else rows
         if self._digests_rows and self.rows_noted < _ROWS_NOTED:
-            self._digests.append(tuple(_ask_safely(digest_rows, batch, [])))
-            self.rows_noted += len(self._digests[-1])
+            digests: tuple[str, ...] = tuple(_ask_safely(digest_rows, batch, []))
+            # Of a list of pictures those are of something else than its examples.
+            self._digests.append(digests if rows in (None, len(digests)) else ())
+            self.rows_noted += len(digests)
         self._had_batch = time.perf_counter()  # what was noted above is neither wait nor step
 
     def _take_indices(self, index: Any) -> int | None:
@@ -90,10 +93,11 @@ class EpochWatch:
                 self._indices += [operator.index(one) for one in indices]
         return len(indices)
 
-    def record(self) -> SeenEpoch:
-        """Return what was seen until now."""
+    def record(self, place: str) -> SeenEpoch:
+        """Return what was seen until now, for the record of a line."""
         return SeenEpoch(
             loader=self.loader,
+            is_aside=self.place != place and self.batches == 1 and not self.has_ended,
             batches=self.batches,
             rows=self.rows,
             has_ended=self.has_ended,
@@ -126,6 +130,7 @@ class LoaderWatch:
         self._places: WeakKeyDictionary[Any, dict[bool, str]] = WeakKeyDictionary()
         self._next = itertools.count()
         self._epochs: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
+        self._begun: list[EpochWatch] = []
         self.last_moment = time.monotonic()
         self.has_seen_enough = False
 
@@ -136,14 +141,16 @@ class LoaderWatch:
         except Exception as error:  # noqa: BLE001 - the script is to run as it does without us
             _log.warning("%s is not watched: %r. Report it, please.", type(loader).__name__, error)
             return
-        place = _place()
-        if facts.is_ours or place is None:
+        line = _place()
+        if facts.is_ours or line is None:
             return
         # A loader that is begun anew in a loop over another one is not a second loader.
-        place = self._places.setdefault(loader, {}).setdefault(torch.is_grad_enabled(), place)
+        place = self._places.setdefault(loader, {}).setdefault(torch.is_grad_enabled(), line)
+        epoch = EpochWatch(facts, loader=number, place=line, num_ranks=self._num_ranks)
         epochs = self._epochs[place, facts]
-        epochs.append(EpochWatch(facts, loader=number, num_ranks=self._num_ranks))
-        setattr(iterator, _NAME, (epochs[-1], epochs))
+        epochs.append(epoch)
+        self._begun.append(epoch)
+        setattr(iterator, _NAME, (epoch, epochs))
 
     def deliver(self, iterator: Any, original: Any) -> Any:
         """Fetch a batch as the iterator does, and note it.
@@ -173,12 +180,19 @@ class LoaderWatch:
         return batch
 
     def records(self) -> tuple[LoaderRecord, ...]:
-        """Return what was seen, of loaders that have delivered something."""
-        return tuple(
-            _record(place, facts, [epoch for epoch in epochs if epoch.batches or epoch.has_ended])
-            for (place, facts), epochs in list(self._epochs.items())
-            if any(epoch.batches for epoch in epochs)
-        )
+        """Return what was seen, of loaders that have delivered something or have nothing.
+
+        A loader goes by the line that takes most of its batches: others may have a look at one.
+        """
+        epochs = [epoch for epoch in list(self._begun) if epoch.batches or epoch.has_ended]
+        taken: defaultdict[tuple[int, bool], Counter[str]] = defaultdict(Counter)
+        for epoch in epochs:
+            taken[epoch.loader, epoch.is_recorded][epoch.place] += epoch.batches
+        found: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
+        for epoch in epochs:
+            ((place, _),) = taken[epoch.loader, epoch.is_recorded].most_common(1)
+            found[place, epoch.facts].append(epoch)
+        return tuple(_record(place, facts, own) for (place, facts), own in found.items())
 
 
 @contextmanager
@@ -239,7 +253,7 @@ def _record(place: str, facts: LoaderFacts, epochs: list[EpochWatch]) -> LoaderR
     return LoaderRecord(
         place=place,
         facts=facts,
-        epochs=tuple(epoch.record() for epoch in epochs),
+        epochs=tuple(epoch.record(place) for epoch in epochs),
         fetch_seconds=averages and averages[0],
         collate_seconds=averages and averages[1],
         alike=tuple(alike),

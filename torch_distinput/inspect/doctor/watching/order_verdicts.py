@@ -22,8 +22,8 @@ def find_unlike_orders(seen: Seen) -> Iterator[Finding]:
     shares = count_shares(seen.facts, seen.num_ranks)
     if shares is None or seen.facts.order not in {"in order", "shuffled"}:
         return  # a sampler of the user's may repeat on purpose
-    loaders = list(_one_of_each_part(seen).values())
-    for epoch in zip(*(loader.epochs for loader in loaders), strict=False):
+    loaders = list(one_of_each_part(seen).values())
+    for epoch in Seen(ranks=seen.ranks, loaders=tuple(loaders)).epochs():
         begun = min(len(one.indices) for one in epoch)
         if not all(one.has_ended for one in epoch):  # as many of each, then
             epoch = tuple(replace(one, indices=one.indices[:begun]) for one in epoch)  # noqa: PLW2901
@@ -40,7 +40,7 @@ def find_unlike_orders(seen: Seen) -> Iterator[Finding]:
             return
 
 
-def _one_of_each_part(seen: Seen) -> dict[int | None, LoaderRecord]:
+def one_of_each_part(seen: Seen) -> dict[int | None, LoaderRecord]:
     """Ranks may share a part on purpose."""
     return {
         loader.facts.division.rank: loader
@@ -107,7 +107,7 @@ def _orders_of_loaders(seen: Seen) -> list[list[tuple[int, ...]]]:
     """What each epoch of a loader began with; of a rank that has begun most."""
     begun: dict[int, list[tuple[int, ...]]] = {}
     for epoch in max(seen.loaders, key=count_begun).epochs:
-        if len(epoch.indices) >= _FEWEST:
+        if len(epoch.indices) >= _FEWEST and not epoch.is_aside:
             begun.setdefault(epoch.loader, []).append(epoch.indices)
     return list(begun.values())
 
@@ -121,4 +121,4 @@ def _count_alike(orders: Sequence[tuple[int, ...]]) -> int:
 
 def count_begun(loader: LoaderRecord) -> int:
     """How many epochs of a loader have drawn an index."""
-    return sum(bool(epoch.indices) for epoch in loader.epochs)
+    return sum(bool(epoch.indices) for epoch in loader.epochs if not epoch.is_aside)

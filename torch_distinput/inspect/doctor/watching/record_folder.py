@@ -97,8 +97,11 @@ class RecordFolder:
     def were_others_stopped(self) -> bool:
         """Whether the doctor has stopped all other ranks that have ended."""
         files = [self._file(rank) for rank in range(self._num_ranks) if rank != self._rank]
-        texts = [file.read_text() for file in files if file.exists()]
-        return all(RankRecord.from_json(text).was_stopped for text in texts)
+        texts = []
+        for file in files:
+            with suppress(FileNotFoundError):  # not there, or taken away after the report
+                texts.append(file.read_text())
+        return bool(texts) and all(RankRecord.from_json(text).was_stopped for text in texts)
 
     def _wait(self, is_there: Callable[[], bool]) -> None:
         # Twice: a rank that waits for one that has ended leaves its record after one patience.

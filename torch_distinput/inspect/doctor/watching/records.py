@@ -18,6 +18,7 @@ class SeenEpoch:
 
     Attributes:
         loader: which of the loaders of its kind it was, by number.
+        is_aside: whether it was a look at one batch, by another line than that which takes most.
         batches: delivered to the script.
         rows: in them.
         has_ended: whether the loader came to its end.
@@ -30,6 +31,7 @@ class SeenEpoch:
     """
 
     loader: int
+    is_aside: bool
     batches: int
     rows: int
     has_ended: bool
@@ -47,7 +49,8 @@ class LoaderRecord:
     """All iterations of the loaders of one kind that one line of the script iterates.
 
     Attributes:
-        place: that line, as ``train.py:31``; of a loader that several lines iterate, the first.
+        place: that line, as ``train.py:31``; of several that iterate a loader, the one that takes
+            most of its batches.
         fetch_seconds: reading the examples of a batch, on average; None where it was not seen.
         collate_seconds: making a batch of them, on average.
         alike: random generators from which several loader processes draw the same numbers.
@@ -146,5 +149,6 @@ class Seen:
         return any(epoch.trains for loader in self.loaders for epoch in loader.epochs)
 
     def epochs(self) -> Iterator[tuple[SeenEpoch, ...]]:
-        """Each iteration that all ranks have begun, on all of them."""
-        yield from zip(*(loader.epochs for loader in self.loaders), strict=False)
+        """Each iteration of this line that all ranks have begun, on all of them."""
+        own = ([one for one in loader.epochs if not one.is_aside] for loader in self.loaders)
+        yield from zip(*own, strict=False)

@@ -22,6 +22,7 @@ from torch_distinput.inspect.doctor.watching.order_verdicts import (
     find_same_order,
     find_unlike_orders,
     list_alike_loaders,
+    one_of_each_part,
 )
 from torch_distinput.inspect.doctor.watching.records import (
     LoaderRecord,
@@ -32,6 +33,9 @@ from torch_distinput.inspect.doctor.watching.records import (
 from torch_distinput.inspect.doctor.watching.timing import list_times
 from torch_distinput.rendering.units import show_count
 
+_FEWEST_ALIKE = 8
+"""Examples that all ranks were given before that is no chance."""
+
 
 def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
     """Say of each loader what all ranks together have seen of it."""
@@ -39,18 +43,38 @@ def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
 
 
 def _join(records: Sequence[RankRecord]) -> list[Seen]:
-    """Bring together what ranks say of one line; its n-th kind of loader is that of the others."""
-    found: dict[tuple[str, str, int], list[tuple[int, LoaderRecord]]] = {}
-    for record in sorted(records, key=lambda record: record.rank):
-        counts: Counter[tuple[str, str]] = Counter()
+    """Bring together what ranks say of one line.
+
+    Loaders of one size that all of its ranks have are those; of others, its n-th is the n-th.
+    """
+    sizes: dict[tuple[str, str], list[Counter[object]]] = {}
+    for record in records:
+        own: dict[tuple[str, str], Counter[object]] = {}
         for loader in record.loaders:
-            name = (loader.place, loader.facts.dataset)
-            found.setdefault((*name, counts[name]), []).append((record.rank, loader))
-            counts[name] += 1
+            own.setdefault(_name(loader), Counter())[_size(loader)] += 1
+        for name, counts in own.items():
+            sizes.setdefault(name, []).append(counts)
+    found: dict[tuple[object, ...], list[tuple[int, LoaderRecord]]] = {}
+    for record in sorted(records, key=lambda record: record.rank):
+        begun: Counter[tuple[object, ...]] = Counter()
+        for loader in record.loaders:
+            name, size = _name(loader), _size(loader)
+            is_common = all(size in counts for counts in sizes[name])
+            key = (*name, size if is_common else None)
+            found.setdefault((*key, begun[key]), []).append((record.rank, loader))
+            begun[key] += 1
     return [
         Seen(ranks=tuple(rank for rank, _ in pairs), loaders=tuple(loader for _, loader in pairs))
         for pairs in found.values()
     ]
+
+
+def _name(loader: LoaderRecord) -> tuple[str, str]:
+    return loader.place, loader.facts.dataset
+
+
+def _size(loader: LoaderRecord) -> object:
+    return loader.facts.num_examples, loader.facts.batch_size
 
 
 def _explain(seen: Seen) -> Explanation:
@@ -174,7 +198,7 @@ def _find_repeated_indices(seen: Seen) -> Iterator[Finding]:
             return  # with replacement, then
         total = sum(counts, Counter[int]())
         repeated = total.total() - len(total)
-        if repeated and all(one.has_ended for one in epoch):
+        if repeated and (_are_alike(epoch) or all(one.has_ended for one in epoch)):
             text = (
                 f"{repeated:,} of {total.total():,} examples that {len(seen.ranks)} ranks were "
                 "given in an epoch had gone to another rank already. Right only if ranks share "
@@ -183,6 +207,13 @@ def _find_repeated_indices(seen: Seen) -> Iterator[Finding]:
             code = changed_lines.write_distribution(seen.facts, len(seen.ranks))
             yield Finding(kind="repeated", number=repeated, text=text, code=code)
             return
+
+
+def _are_alike(epoch: Sequence[SeenEpoch]) -> bool:
+    """Whether all ranks were given the same examples until now: dividing an order begins apart."""
+    common = min(len(one.indices) for one in epoch)
+    begun = {tuple(sorted(one.indices[:common])) for one in epoch}
+    return common >= _FEWEST_ALIKE and len(begun) == 1
 
 
 def _find_uneven_ends(seen: Seen) -> Iterator[Finding]:
@@ -219,8 +250,13 @@ def _find_shared_numbers(seen: Seen) -> Iterator[Finding]:
 
 def _find_ranks_that_draw_alike(seen: Seen) -> Iterator[Finding]:
     """One seed on all ranks, which gives them equal models, gives their loaders equal numbers."""
+    if not seen.facts.is_stream and seen.facts.division is None:
+        return  # the examples are the same as well, which is said
     ranks: dict[tuple[str, int], list[int]] = {}
+    apart = one_of_each_part(seen).values() if not seen.facts.is_stream else seen.loaders
     for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
+        if not any(loader is one for one in apart):
+            continue  # it shares its part with another rank, on purpose
         for name, states in loader.drawn_states.items():
             for state in states:
                 ranks.setdefault((name, state), []).append(rank)
@@ -231,7 +267,8 @@ def _find_ranks_that_draw_alike(seen: Seen) -> Iterator[Finding]:
             f"loader processes of {len(most)} ranks, such as {most[0]} and {most[1]}, have drawn "
             f"the same random numbers ({', '.join(names)}): what is random about an example is "
             "the same for another one. One seed on all ranks does it: when the model is made, "
-            "seed by rank as well, torch.manual_seed(seed + rank)."
+            "seed by rank as well, torch.manual_seed(seed + rank), and so a generator= of "
+            "the loader, or what its worker_init_fn seeds by."
         )
         code = changed_lines.write_drawing()
         yield Finding(kind="shared random numbers", number=len(most), text=text, code=code)
@@ -286,6 +323,8 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
     if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
         yield "Whether ranks end at the same step: none has come to the end of its data."
     digests = any(_rows(epoch) for epoch in epochs)
+    if not facts.is_stream:  # each is found by its place in the batch
+        digests = all(all(epoch.digests) for epoch in epochs)
     is_split = len(seen.ranks) > 1 or (facts.is_stream and facts.loader_processes > 1)
     if is_split and not digests and (facts.is_stream or facts.division is None):
         yield (
