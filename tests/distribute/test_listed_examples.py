@@ -92,6 +92,47 @@ def test_examples_of_a_subset(length):
         batches_of(half, global_batch_size=4, collate_fn=list)
 
 
+CORNERS = [{"x": torch.ones(2), "box": [n, n + 1, n + 2, n + 3]} for n in range(8)]
+"""As many values each as there are examples in a batch, in lists of Python's."""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda box: {"corners": box},
+        lambda box: (torch.tensor(box), None),
+        np.array,
+        torch.tensor,
+    ],
+)
+def test_lists_of_examples_in_containers_or_tensors_are_no_columns(made):
+    def collate(examples):
+        x = torch.stack([each["x"] for each in examples])
+        return {"x": x, "boxes": [made(each["box"]) for each in examples]}
+
+    for source in (CORNERS, DataLoader(CORNERS, 4, collate_fn=collate)):
+        keywords = {} if isinstance(source, DataLoader) else {"collate_fn": collate}
+        keywords |= {} if isinstance(source, DataLoader) else {"global_batch_size": 4}
+        with pytest.raises(tdi.SourceError, match=r"for each example at batch\['boxes'\]"):
+            batches_of(source, **keywords)
+
+
+def test_a_list_of_columns_that_is_as_long_by_chance():
+    """One of them may be a value of its example, or have nothing in it."""
+
+    def play(columns, size):
+        return batches_of(DataLoader(Vectors(size), batch_size=size, collate_fn=columns))
+
+    assert 4 == len(play(lambda x: (torch.stack(x), x[1]), 2))
+    assert 8 == len(play(lambda x: [x[0]], 1))
+    with pytest.raises(tdi.SourceError, match="one row per example, got 2 rows for 3 examples"):
+        batches_of(
+            Indexed(3),
+            global_batch_size=3,
+            collate_fn=lambda x: (torch.stack(x[:2]), torch.stack(x[:2]), {"none": None}),
+        )
+
+
 def test_loader_processes_refuse_them():
     with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
         batches_of(DataLoader(Vectors(4), batch_size=4, num_workers=1, collate_fn=list))

@@ -169,7 +169,7 @@ class EpochWarnings:
             return
         self._tells_look = False
         _log.warning(
-            "%s: epoch %d was left after one step. What else there is of it does not come, because "
+            "%s: epoch %d was left after one step. If there is more of it, that does not come, as "
             "each iter() is a new epoch. To look at a batch, write `with dataset.set_aside(): "
             "batch = next(iter(dataset))`: epoch %d is still to come then. If the epoch should "
             "end there, all is well.",

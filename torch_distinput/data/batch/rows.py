@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -68,21 +69,26 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
 
 
 def refuse_lists(batch: Batch, num_examples: int) -> None:
-    """Refuse lists with tensors or arrays of each of the examples: they are lists of columns.
+    """Refuse lists with something of each of the examples: they are lists of columns.
 
     Of two examples a pair of columns is as long.
     """
     if num_examples <= _PAIR:
         return
-    for name, parts in _lists_of(batch, num_examples):
+    for name, parts in find_lists(batch, num_examples):
         if all(parts):
             raise _listed(name, num_examples)
 
 
 def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
-    """Refuse lists that hold a tensor or array of each example; these may be as long by chance."""
-    for name, parts in _lists_of(batch, len(examples)):
-        if _hold_each(parts, examples, id):
+    """Refuse lists that hold a value of each example; these may be as long by chance.
+
+    A tensor that was made of a value is known by what is in it, but not of two examples: a pair of
+    columns may be equal to them, too.
+    """
+    fits = operator.is_ if len(examples) <= _PAIR else _is_same
+    for name, parts in find_lists(batch, len(examples)):
+        if _hold_each(parts, examples, fits):
             raise _listed(name, len(examples))
 
 
@@ -92,36 +98,66 @@ def refuse_made_lists(batch: Batch, examples: Sequence[Any]) -> None:
     They were made of the examples, most likely. Columns are seldom of one kind, nor have they the
     shape of an example each.
     """
-    for name, parts in _lists_of(batch, len(examples)):
-        kinds = {tuple((leaf.dtype, leaf.shape[1:]) for leaf in part) for part in parts}
+    for name, parts in find_lists(batch, len(examples)):
+        dense = [filter(_is_dense, part) for part in parts]
+        kinds = {tuple((leaf.dtype, leaf.shape[1:]) for leaf in part) for part in dense}
         is_pair = len(parts) <= _PAIR
-        if not is_pair and len(kinds) == 1 and _hold_each(parts, examples, lambda x: x.shape):
+        if not is_pair and len(kinds) == 1 and _hold_each(parts, examples, _is_alike):
             raise _listed(name, len(examples))
 
 
 def _hold_each(
-    parts: list[list[Any]], examples: Sequence[Any], mark: Callable[[Any], Hashable]
+    parts: list[list[Any]], examples: Sequence[Any], fits: Callable[[Any, Any], bool]
 ) -> bool:
-    """Whether each part has something in common with its example: by the mark of a tensor."""
-    own = (_dense(flatten_example(example)[0]) for example in examples)
-    pairs = zip(parts, own, strict=True)
-    return all({*map(mark, part)} & {*map(mark, leaves)} for part, leaves in pairs)
+    """Whether a leaf of each part fits a tensor, array or list that is in its example."""
+    return all(
+        any(fits(leaf, value) for leaf in part for value in _values_in(example))
+        for part, example in zip(parts, examples, strict=True)
+    )
 
 
-def _dense(leaves: list[Any]) -> list[Any]:
-    return [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray))]
+def _values_in(example: Any) -> Iterator[Any]:
+    """The tensors and arrays of an example, and its lists, which are containers there."""
+    yield from filter(_is_dense, flatten_example(example)[0])
+    waiting = [example]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, dict)):
+            waiting += value.values() if isinstance(value, dict) else value
+            if isinstance(value, list):
+                yield value
 
 
-def _lists_of(batch: Batch, length: int) -> Iterator[tuple[str, list[list[Any]]]]:
-    """Lists and tuples of so many containers or tensors: names, and the dense leaves of each part.
+def _is_same(leaf: Any, value: Any) -> bool:
+    """Whether it is that object, or a tensor that was made of it."""
+    if leaf is value or not _is_dense(leaf):
+        return leaf is value
+    size = value.shape if _is_dense(value) else (len(value), *leaf.shape[1:])
+    if not leaf.shape or tuple(leaf.shape) != tuple(size):
+        return False
+    try:
+        return bool(np.array_equal(np.asarray(leaf), np.asarray(value)))
+    except (TypeError, ValueError, RuntimeError):  # on a device, with gradients, not of numbers
+        return False
+
+
+def _is_alike(leaf: Any, value: Any) -> bool:
+    return _is_dense(leaf) and _is_dense(value) and tuple(leaf.shape) == tuple(value.shape)
+
+
+def _is_dense(leaf: Any) -> bool:
+    return isinstance(leaf, (torch.Tensor, np.ndarray))
+
+
+def find_lists(batch: Batch, length: int) -> Iterator[tuple[str, list[list[Any]]]]:
+    """Lists and tuples of so many containers or tensors: their names, and the leaves of each part.
 
     Not those of one, which may as well be its only column.
     """
     leaves, structure = flatten(batch)
     if length > 1:
         for name, bounds in _find_lists(structure, length, "batch", 0):
-            parts = (leaves[start:stop] for start, stop in pairwise(bounds))
-            yield name, list(map(_dense, parts))
+            yield name, [leaves[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _find_lists(

@@ -17,6 +17,7 @@ from typing import Any, final
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from torch_distinput.data.batch.rows import (
+    find_lists,
     num_rows,
     refuse_lists,
     refuse_made_lists,
@@ -151,6 +152,8 @@ class _Collate:
         Where nothing is the examples' own, a list as long as a whole batch tells it, whose parts
         look like the examples, or are many: else there may be as many columns.
         """
+        if not any(find_lists(batch, len(examples))):  # nearly always
+            return
         refuse_own_lists(batch, examples)
         if len(examples) == self.batch_size and not _has_rows(batch, len(examples)):
             refuse_made_lists(batch, examples)

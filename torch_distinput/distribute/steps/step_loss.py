@@ -69,7 +69,7 @@ def _check_step(loss: torch.Tensor, info: StepInfo) -> torch.Tensor | None:
     expected = count if info.padded_rows is None else info.padded_rows
     if num_rows != expected:
         cure = "Average each step's losses by its own step."
-        if expected and not num_rows % expected:  # per token, say, of flattened logits
+        if num_rows > expected > 0 and not num_rows % expected:  # of tokens, in flattened logits
             cure += f" If each row has several, give them its shape: losses.view({expected}, -1)."
         msg = (
             f"Expected one loss for each of the {expected} rows of this replica's batch of step "
