@@ -252,6 +252,12 @@ def test_examples_that_a_dataset_gives_together_are_not_taken_for_columns():
             batches_of(loader)
 
 
+def test_packed_rows_in_a_list():
+    rows = tdi.pack([torch.arange(3)] * 8, length=6, tokens=None)
+    with pytest.raises(tdi.SourceError, match="with something for each example at batch"):
+        batches_of(rows, global_batch_size=4, collate_fn=list)
+
+
 def test_many_new_tensors_of_another_size_neither():
     """As pictures that are cut and scaled: no batch has that many columns."""
 

@@ -249,6 +249,15 @@ class TestLoss:
         next(iterator)
         assert 3.0 == tdi.compute_average_loss(torch.full((1, 3), 1.0))
 
+    def test_losses_of_tokens_are_given_their_shape(self):
+        """Where they are several for each row; not for fewer, and not for none."""
+        step = next(one().distribute_dataset(range(3), global_batch_size=2).steps())
+        with pytest.raises(ValueError, match=r"losses\.view\(2, -1\)"):
+            step.average(torch.ones(6))
+        for number in (0, 1, 5):
+            with pytest.raises(ValueError, match=rf"got {number}\. .* by its own step\.\n"):
+                step.average(torch.ones(number))
+
     def test_num_examples_can_be_given(self):
         """For accumulation and for several datasets."""
         assert 0.5 == tdi.compute_average_loss(torch.ones(3), num_examples=6)
