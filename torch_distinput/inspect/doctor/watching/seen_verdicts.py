@@ -47,19 +47,19 @@ def _join(records: Sequence[RankRecord]) -> list[Seen]:
 
     Loaders of one size that all of its ranks have are those; of others, its n-th is the n-th.
     """
-    sizes: dict[tuple[str, str], list[Counter[object]]] = {}
+    sizes: dict[tuple[str, str], list[set[object]]] = {}  # of each rank that has the name
     for record in records:
-        own: dict[tuple[str, str], Counter[object]] = {}
+        own: dict[tuple[str, str], set[object]] = {}
         for loader in record.loaders:
-            own.setdefault(_name(loader), Counter())[_size(loader)] += 1
-        for name, counts in own.items():
-            sizes.setdefault(name, []).append(counts)
+            own.setdefault(_name(loader), set()).add(_size(loader))
+        for name, found_sizes in own.items():
+            sizes.setdefault(name, []).append(found_sizes)
     found: dict[tuple[object, ...], list[tuple[int, LoaderRecord]]] = {}
     for record in sorted(records, key=lambda record: record.rank):
         begun: Counter[tuple[object, ...]] = Counter()
         for loader in record.loaders:
             name, size = _name(loader), _size(loader)
-            is_common = all(size in counts for counts in sizes[name])
+            is_common = size in set.intersection(*sizes[name])
             key = (*name, size if is_common else None)
             found.setdefault((*key, begun[key]), []).append((record.rank, loader))
             begun[key] += 1
