@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -68,6 +70,31 @@ def test_another_trainer_that_plays_the_same_data(tmp_path, keeps):
         trainer = fit(Validating(), played, max_epochs=1, callbacks=callbacks)
         make_trainer(callbacks=callbacks).validate(Validating(), datamodule=played, verbose=False)
         trainer.save_checkpoint(tmp_path / "behind.ckpt")  # nothing is lost of an epoch
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_step_that_a_hook_has_skipped_was_not_trained(tmp_path, source):
+    """Nor any after it in the epoch, which Lightning leaves."""
+
+    class Skipping(Model):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx == 2 else None
+
+    saver, first = Saver(tmp_path, ["on_train_epoch_end"]), Skipping()
+    fit(first, data(source, 4), callbacks=[saver], max_epochs=2)
+    assert 4 == len(first.trained)
+    inputs = torch.load(saver.saved[0][2], weights_only=False)["DataModule"]["loaders"]
+    assert [2] == [one["input"]["steps"] for one in inputs]
+
+
+def test_another_trainer_that_plays_other_data():
+    """Also with data that the first one has tested only, which has no place to be forgotten."""
+    train, test = data("indexed", 4), data("indexed", 4, test=range(3))
+    with silence():
+        trainer = fit(Model(), train, max_steps=1)
+        trainer.test(trainer.lightning_module, datamodule=test, verbose=False)
+        make_trainer().test(Model(), datamodule=test, verbose=False)
+        trainer.save_checkpoint(os.devnull)
 
 
 class OwnLoaders(pl.LightningDataModule):

@@ -143,9 +143,7 @@ def build_from_function(
         for pipeline in range(per_worker)
     ]
     for dataset in datasets:
-        _check_playable(dataset)
-        refuse_begun(dataset, is_dealt=False)
-        split_sources.check_replica_batches(dataset, num_pipelines, count_ranks())
+        _check_replica_batches(session, dataset, num_pipelines)
     steps = play_datasets(datasets, splitter)
     clock = None if options.trace is False else WorkClock()
     read = state_version_1.read_streams
@@ -157,6 +155,14 @@ def build_from_function(
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
         padding=padding,
+    )
+
+
+def _check_replica_batches(session: Session, dataset: Any, num_pipelines: int) -> None:
+    _check_playable(dataset)
+    refuse_begun(dataset, is_dealt=False)
+    split_sources.check_replica_batches(
+        dataset, num_pipelines, num_ranks=count_ranks(), is_alone=session.is_alone
     )
 
 
@@ -204,10 +210,12 @@ def _with_memory(request: Request, session: Session, options: InputOptions) -> R
 
 
 def _check_split(session: Session, source: Any, policy: AutoShardPolicy) -> None:
-    num_workers = session.topology.num_workers
-    is_alone = num_workers == 1 and session.partners is None
     split_sources.check_source(
-        source, policy, num_workers, num_ranks=count_ranks(), is_alone=is_alone
+        source,
+        policy,
+        session.topology.num_workers,
+        num_ranks=count_ranks(),
+        is_alone=session.is_alone,
     )
 
 

@@ -19,6 +19,7 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.membership import Membership, join_group
 from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
+from torch_distinput.communicator import Alone
 from torch_distinput.distribute.steps.ended_loops import EndedLoops
 from torch_distinput.distribute.steps.loss_steps import LossSteps
 from torch_distinput.meter import WorkClock
@@ -94,6 +95,11 @@ class Session:
         if self.partners is None:
             return self.topology.worker_index
         return self.partners.meeting.ranks[self.partners.meeting.rank]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is of one worker on purpose: a strategy without other ranks."""
+        return isinstance(self.communicator, Alone) and self.communicator.on_purpose
 
     @property
     def is_reader(self) -> bool:

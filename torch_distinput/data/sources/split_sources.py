@@ -29,7 +29,7 @@ def check_source(
     """Refuse what each rank would read a part of, and a pipeline that has no order of its own.
 
     Under OFF each worker plays a part as it is, if there are as many parts as workers; or any part,
-    where no other rank takes part (``is_alone``). ``num_ranks`` were started, whatever they do.
+    where the strategy is for one worker (``is_alone``). So many ranks were started for anything.
 
     Raises:
         ConfigurationError: a ValueError.
@@ -68,8 +68,12 @@ def check_source(
     raise ConfigurationError(msg)
 
 
-def check_replica_batches(dataset: Any, num_pipelines: int, num_ranks: int) -> None:
+def check_replica_batches(
+    dataset: Any, num_pipelines: int, *, num_ranks: int, is_alone: bool
+) -> None:
     """Refuse what takes another part than one of ``num_pipelines``; warn of what takes none.
+
+    A single pipeline of a strategy for one worker (``is_alone``) may have any part.
 
     Raises:
         ConfigurationError: a ValueError.
@@ -89,7 +93,8 @@ def check_replica_batches(dataset: Any, num_pipelines: int, num_ranks: int) -> N
             "as workers or more."
         )
         raise ConfigurationError(msg)
-    _check_number_of_parts(dataset, num_pipelines, num_ranks)
+    if not is_alone or num_pipelines > 1:
+        _check_number_of_parts(dataset, num_pipelines, num_ranks)
     if splitter is None and num_pipelines > 1 and is_pipeline(dataset):
         _log.warning(
             "dataset_fn returned a WebDataset pipeline without wds.split_by_node on %d workers: "

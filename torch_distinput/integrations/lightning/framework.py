@@ -223,9 +223,12 @@ def has_gradients_left(trainer: Any) -> bool:
 
 
 def counts_step(trainer: Any) -> bool:
-    """Whether it counts the step in use, with which it has not ended yet, as trained."""
+    """Whether it counts the step in use, with which it has not ended yet, as trained.
+
+    One that ``on_train_batch_start`` lets it skip counts as processed, but not as started.
+    """
     counts = trainer.fit_loop.epoch_loop.batch_progress.current
-    return bool(counts.processed == counts.ready)
+    return bool(counts.processed == counts.started == counts.ready)
 
 
 def epoch_of(trainer: Any) -> int:

@@ -112,7 +112,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     ) -> None:
         """Refuse a checkpoint inside of an epoch whose place another trainer has made us forget."""
         del pl_module, checkpoint
-        if not self.input_progress.follows(trainer) and framework.is_inside_epoch(trainer):
+        if self.input_progress.has_forgotten(trainer) and framework.is_inside_epoch(trainer):
             msg = (
                 "Expected the trainer that has played this DataModule last, got one inside of an "
                 "epoch after which another one has played it: a checkpoint would not know where "
@@ -124,6 +124,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Have Lightning count again where the next epoch has another number of steps."""
         del pl_module
+        self._training = None  # it has skipped the step in use
         loaders = _ours(framework.training_loaders(trainer))
         for loader in loaders:
             loader.end_epoch()

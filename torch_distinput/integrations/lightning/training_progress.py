@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
+from weakref import WeakSet
 
 import torch_distinput as tdi
 from torch_distinput.integrations.lightning import framework
@@ -90,16 +91,19 @@ class TrainingProgress:
         self._trained: dict[int, Trained] = {}
         self._num_loaded: int | None = None
         self._num_waiting = self._num_lost = 0
+        self._forgotten: WeakSet[Any] = WeakSet()  # trainers that have trained, before others did
 
     def follow(self, trainer: Any) -> None:
         """Forget what was trained by another trainer."""
         if trainer is not self._trainer:
+            if self._trained:
+                self._forgotten.add(self._trainer)
             self._trainer, self._strategy, self._trained, self._num_loaded = trainer, None, {}, None
             self._num_waiting = self._num_lost = 0
 
-    def follows(self, trainer: Any) -> bool:
-        """Whether it is of this trainer."""
-        return trainer is self._trainer
+    def has_forgotten(self, trainer: Any) -> bool:
+        """Whether it is not known any more how far its loaders are."""
+        return trainer in self._forgotten
 
     @property
     def strategy(self) -> tdi.Strategy:
@@ -129,6 +133,7 @@ class TrainingProgress:
 
     def count(self, *, is_waiting: bool) -> None:
         """A step of each loader was trained; if it is waiting, the optimizer has yet to step."""
+        self._forgotten.discard(self._trainer)
         self._num_waiting = self._num_waiting + 1 if is_waiting else 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -183,6 +183,8 @@ def check_recipe(
         for fact, value in recipe.items()
         if fact not in (SETTINGS, READERS, DEALING, LENGTHS) or fact in saved
     }
+    if not state["steps"]:
+        here.pop(READERS, None)
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
     if is_whole and SAMPLED in saved:
