@@ -117,6 +117,17 @@ def test_lists_of_examples_in_containers_or_tensors_are_no_columns(made):
             batches_of(source, **keywords)
 
 
+def test_columns_of_features_are_as_they_may_be():
+    """Three of three examples each, which are equal: rows and columns look the same."""
+    rows = [[1, 2, 3]] * 3 + [[0, 0, 0]] * 3 + [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+    def features(examples):
+        return torch.tensor(examples).unbind(1)
+
+    played = batches_of(rows, global_batch_size=3, collate_fn=features)
+    assert [[1, 1, 1], [0, 0, 0], [1, 4, 7]] == [batch[0].tolist() for batch in played]
+
+
 def test_a_list_of_columns_that_is_as_long_by_chance():
     """One of them may be a value of its example, or have nothing in it."""
 

@@ -36,7 +36,6 @@ class Training:
 
     def begin_anew(self):
         self.model.zero_grad()
-        self.accelerator.step = 0
         self.seen = []
 
 
@@ -52,9 +51,10 @@ def test_an_accumulation_that_was_left(training):
     loader = training.make()
     for batch in itertools.islice(loader, 6):
         training.train(loader, batch)
-    with pytest.raises(tdi.UsageError, match="step 0 is number 1 .* accelerator.step is 3"):
+    with pytest.raises(tdi.UsageError, match="at step 0, where accelerator.step is 7"):
         training.train(loader, next(iter(loader)))
     training.begin_anew()
+    training.accelerator.step = 0
     for batch in loader:
         training.train(loader, batch)
     assert [True] * 3 == training.updates
@@ -74,8 +74,29 @@ def test_a_step_that_is_not_counted(training):
     steps = iter(loader)
     training.train(loader, next(steps))
     next(steps)
-    with pytest.raises(tdi.UsageError, match="step 2 is number 3 .* accelerator.step is 2"):
-        training.train(loader, next(steps))
+    training.train(loader, next(steps))
+    with pytest.raises(tdi.UsageError, match="at step 2, where accelerator.step is 2"):
+        next(steps)
+
+
+def test_a_loss_may_be_averaged_before_the_step_is_counted(training):
+    loader = training.make()
+    for batch in loader:
+        loss = loader.average_loss(training.model(batch)[:, 0])
+        with training.accelerator.accumulate(training.model):
+            training.accelerator.backward(loss)
+        with torch.no_grad():
+            loader.average_loss(training.model(batch)[:, 0])
+
+
+def test_another_number_of_steps_from_an_update_on(training):
+    """Accelerate counts on, so that the first of them are fewer."""
+    loader = training.make()
+    for number, batch in enumerate(loader):
+        training.train(loader, batch)
+        if number == 3:
+            training.accelerator.gradient_accumulation_steps = 3
+    assert [True] * 3 == training.updates
 
 
 def test_several_loaders_in_one_accumulation(training):

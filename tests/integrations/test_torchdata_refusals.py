@@ -40,6 +40,8 @@ def test_a_state_of_another_node():
     node = DistributedNode(distribute())
     with pytest.raises(ValueError, match=r"a state of DistributedNode.*\['_num_yielded'\]"):
         node.reset({"_num_yielded": 3})
+    with pytest.raises(ValueError, match="state"):
+        node.reset({node.DATASET_KEY: {"epoch": 3}})
 
 
 def test_a_state_of_steps_that_were_cut_otherwise(caplog):

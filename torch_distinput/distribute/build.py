@@ -162,7 +162,11 @@ def _check_replica_batches(session: Session, dataset: Any, num_pipelines: int) -
     _check_playable(dataset)
     refuse_begun(dataset, is_dealt=False)
     split_sources.check_replica_batches(
-        dataset, num_pipelines, num_ranks=count_ranks(), is_alone=session.is_alone
+        dataset,
+        num_pipelines,
+        num_workers=session.topology.num_workers,
+        num_ranks=count_ranks(),
+        is_alone=session.is_alone,
     )
 
 

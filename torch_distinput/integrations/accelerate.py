@@ -141,8 +141,8 @@ class DistributedLoader:
         self._before: dict[str, Any] | tdi.Step | None = None  # what the optimizer has not taken
         self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
         self._num_averaged = 0  # examples of all steps that it takes together
-        self._number = 0  # of the step in use among them, from 1
-        self._has_whole_group = True  # not where gradients of other steps had been waiting
+        self._do_others_wait = False  # gradients of other steps, as these began
+        self._is_averaged = False  # the loss of the step in use, for its gradients
         self._has_told = False
         self._is_playing = False
         self._is_training = False  # inside of an epoch, with gradients
@@ -173,6 +173,7 @@ class DistributedLoader:
         try:
             for step, is_last in self._look_ahead(steps):
                 self._step, self.end_of_dataloader = step, is_last
+                self._is_averaged = False
                 self._is_training = torch.is_grad_enabled()
                 yield step.batch
                 if accelerator.sync_gradients:
@@ -190,18 +191,20 @@ class DistributedLoader:
         accelerator = self._accelerator
         following = next(steps, None)
         while following is not None:
-            num_steps = accelerator.gradient_accumulation_steps
+            num_steps, before = accelerator.gradient_accumulation_steps, accelerator.step
             ahead = chain([following], steps)
-            size = num_steps - accelerator.step % num_steps
+            size = num_steps - before % num_steps
             group = next(tdi.accumulate(ahead, size, weights=self._weights))
             self._num_averaged = group.num_examples
-            self._has_whole_group = size == num_steps
-            for number, step in enumerate(group[:-1], start=1):
-                self._number = number
-                yield step, False
-            self._number = len(group)
-            following = next(steps, None)
-            yield group[-1], following is None
+            self._do_others_wait = size < num_steps and not accelerator.sync_gradients
+            for number, step in enumerate(group, start=1):
+                if number == len(group):
+                    following = next(steps, None)
+                is_last = number == len(group) and following is None
+                yield step, is_last
+                due = 0 if is_last else before + number
+                if self._is_averaged and (accelerator.step - due) % num_steps:
+                    raise self._added_up_otherwise()
 
     def __getitem__(self, index: object) -> NoReturn:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
@@ -250,29 +253,26 @@ class DistributedLoader:
             A 0-dim tensor, as of :meth:`Step.average`.
 
         Raises:
-            UsageError: where ``accelerator.accumulate`` does not count the steps of this loader,
-                each of them and no others: then the loss is not divided by what is added up.
+            UsageError: where gradients of other steps wait, by which the loss is not divided. If
+                ``accelerator.accumulate`` is not called for this step, the loop says it afterwards.
         """
-        self._check_accumulation()
+        if torch.is_grad_enabled():
+            self._is_averaged = True
+            if self._do_others_wait:
+                raise self._added_up_otherwise()
         num_steps = self._accelerator.gradient_accumulation_steps
         average: torch.Tensor = self.step.average(per_example_loss, per=per)
         return average * float(self.dataset.strategy.num_workers * num_steps)
 
-    def _check_accumulation(self) -> None:
-        num_steps = self._accelerator.gradient_accumulation_steps
-        counted = self._accelerator.step % num_steps
-        due = 0 if self.end_of_dataloader else self._number % num_steps
-        if self._step is not None and not (self._has_whole_group and counted == due):
-            msg = (
-                f"Expected Accelerate to add up the gradients of {num_steps} steps of this loader, "
-                f"got other steps among them: step {self._step.index} is number {self._number} of "
-                f"its group, and accelerator.step is {self._accelerator.step}. Call "
-                "accelerator.accumulate once for each step, also for one whose loss is times 0, "
-                "and average_loss inside of it; play several loaders by zip, with one accumulate "
-                "for all. After a loop that was left, call optimizer.zero_grad() and set "
-                "accelerator.step = 0."
-            )
-            raise tdi.UsageError(msg)
+    def _added_up_otherwise(self) -> tdi.UsageError:
+        return tdi.UsageError(
+            f"Expected Accelerate to add up gradients of the steps of this loader alone, and of "
+            f"each of them, as their losses are divided by the examples of all, got others at step "
+            f"{self.step.index}, where accelerator.step is {self._accelerator.step}. Call "
+            "accelerator.accumulate once for each step, also for one whose loss is times 0; play "
+            "several loaders by zip, with one accumulate for all. After a loop that was left, call "
+            "optimizer.zero_grad() and set accelerator.step = 0."
+        )
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
         """The mean of a value over the global batch of the step in use, for what is logged.

@@ -93,9 +93,9 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
             run.iterator.close()
         with run.reading:  # nobody is in the source when it is started again
             if initial_state is not None:
-                state = initial_state[self.DATASET_KEY]
-                _warn_of_other_steps(state["grid"], self.dataset.state_dict()["grid"])
+                state, here = initial_state[self.DATASET_KEY], self.dataset.state_dict()
                 self.dataset.load_state_dict(state)
+                _warn_of_other_steps(state["grid"], here["grid"])
             run.begin(self.dataset)
 
     def next(self) -> Any:

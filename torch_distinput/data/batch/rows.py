@@ -83,12 +83,15 @@ def refuse_lists(batch: Batch, num_examples: int) -> None:
 def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
     """Refuse lists that hold a value of each example; these may be as long by chance.
 
-    A tensor that was made of a value is known by what is in it, but not of two examples: a pair of
-    columns may be equal to them, too.
+    A tensor that was made of a value is known by what is in it: not where it is in the next example
+    as well, nor of two examples, since a pair of columns may be equal to them, too.
     """
-    fits = operator.is_ if len(examples) <= _PAIR else _is_same
+    others = [*examples[1:], *examples[:1]]
     for name, parts in find_lists(batch, len(examples)):
-        if _hold_each(parts, examples, fits):
+        is_own = _hold_each(parts, examples, operator.is_)
+        if not is_own and len(examples) > _PAIR and _hold_each(parts, examples, _is_equal):
+            is_own = not _hold_each(parts, others, _is_equal)
+        if is_own:
             raise _listed(name, len(examples))
 
 
@@ -128,9 +131,9 @@ def _values_in(example: Any) -> Iterator[Any]:
                 yield value
 
 
-def _is_same(leaf: Any, value: Any) -> bool:
-    """Whether it is that object, or a tensor that was made of it."""
-    if leaf is value or not _is_dense(leaf):
+def _is_equal(leaf: Any, value: Any) -> bool:
+    """Whether it may be a tensor that was made of that value."""
+    if not _is_dense(leaf):
         return leaf is value
     size = value.shape if _is_dense(value) else (len(value), *leaf.shape[1:])
     if not leaf.shape or tuple(leaf.shape) != tuple(size):

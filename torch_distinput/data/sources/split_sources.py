@@ -69,7 +69,7 @@ def check_source(
 
 
 def check_replica_batches(
-    dataset: Any, num_pipelines: int, *, num_ranks: int, is_alone: bool
+    dataset: Any, num_pipelines: int, *, num_workers: int, num_ranks: int, is_alone: bool
 ) -> None:
     """Refuse what takes another part than one of ``num_pipelines``; warn of what takes none.
 
@@ -85,7 +85,7 @@ def check_replica_batches(
             ".compose(wds.detshuffle(size, seed=...)), if you save states."
         )
     splitter = find_splitter(dataset)
-    if splitter == SINGLE_NODE and max(num_pipelines, num_ranks) > 1:
+    if splitter == SINGLE_NODE and max(num_workers, num_ranks) > 1:
         msg = (
             f"Expected a pipeline that takes its part of {num_pipelines}, got a WebDataset "
             f"pipeline with nodesplitter={SINGLE_NODE} (its default), which raises at the first "
@@ -95,9 +95,10 @@ def check_replica_batches(
         raise ConfigurationError(msg)
     if not is_alone or num_pipelines > 1:
         _check_number_of_parts(dataset, num_pipelines, num_ranks)
-    if splitter is None and num_pipelines > 1 and is_pipeline(dataset):
+    takes_all = splitter in (None, SINGLE_NODE)
+    if takes_all and num_pipelines > 1 and is_pipeline(dataset):
         _log.warning(
-            "dataset_fn returned a WebDataset pipeline without wds.split_by_node on %d workers: "
+            "dataset_fn returned a WebDataset pipeline without wds.split_by_node for %d pipelines: "
             "unless its shards were chosen by the InputContext, every worker delivers all "
             "examples.",
             num_pipelines,
@@ -111,7 +112,7 @@ def _check_number_of_parts(source: Any, num_pipelines: int, num_ranks: int) -> N
         split, num_parts = "split_dataset_by_node", part._distributed.world_size  # noqa: SLF001 - see above
     elif sampler is not None:
         split, num_parts = "DistributedSampler", sampler.num_replicas
-    elif find_splitter(source) is not None:
+    elif find_splitter(source) not in (None, SINGLE_NODE):
         split, num_parts = "nodesplitter=split_by_node, which makes one for each rank", num_ranks
     else:
         return

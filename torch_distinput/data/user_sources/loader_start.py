@@ -52,17 +52,17 @@ def loads_late(source: Any) -> bool:
     return isinstance(source, DataLoader)
 
 
-def count_readers(source: Any) -> int:
-    """How many processes read the streams of DataLoaders in it, on which their order depends.
+def count_readers(source: Any) -> list[int]:
+    """How many processes read the stream of each DataLoader in it, on which its order depends.
 
-    The loader's own process, or a single one of its own, read alike. Zero where there is none.
+    The loader's own process, or a single one of its own, read alike.
     """
     loaders = (part for part in parts_of(source) if isinstance(part, DataLoader))
-    return sum(
+    return [
         max(1, loader.num_workers)
         for loader in loaders
         if isinstance(loader.dataset, IterableDataset)
-    )
+    ]
 
 
 def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:

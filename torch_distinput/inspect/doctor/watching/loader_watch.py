@@ -13,7 +13,7 @@ import operator
 import sys
 import sysconfig
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -64,6 +64,11 @@ class EpochWatch:
         is_divided = facts.division is not None and not facts.is_stream
         self._digests_rows = not is_divided and max(num_ranks, facts.loader_processes) > 1
 
+    @property
+    def is_look(self) -> bool:
+        """Whether it was left after one batch, until now."""
+        return self.batches == 1 and not self.has_ended
+
     def deliver(self, batch: Any, asked: float, seconds: float) -> None:
         """Note a batch, when it was asked for, and how long it took to come."""
         if self.batches:
@@ -97,7 +102,7 @@ class EpochWatch:
         """Return what was seen until now, for the record of a line."""
         return SeenEpoch(
             loader=self.loader,
-            is_aside=self.place != place and self.batches == 1 and not self.has_ended,
+            is_aside=self.place != place and self.is_look,
             batches=self.batches,
             rows=self.rows,
             has_ended=self.has_ended,
@@ -182,16 +187,15 @@ class LoaderWatch:
     def records(self) -> tuple[LoaderRecord, ...]:
         """Return what was seen, of loaders that have delivered something or have nothing.
 
-        A loader goes by the line that takes most of its batches: others may have a look at one.
+        A loader goes by the first line that plays it: others may have a look at one batch before.
         """
         epochs = [epoch for epoch in list(self._begun) if epoch.batches or epoch.has_ended]
-        taken: defaultdict[tuple[int, bool], Counter[str]] = defaultdict(Counter)
-        for epoch in epochs:
-            taken[epoch.loader, epoch.is_recorded][epoch.place] += epoch.batches
+        places: dict[tuple[int, bool], str] = {}
+        for epoch in sorted(epochs, key=lambda epoch: epoch.is_look):
+            places.setdefault((epoch.loader, epoch.is_recorded), epoch.place)
         found: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
         for epoch in epochs:
-            ((place, _),) = taken[epoch.loader, epoch.is_recorded].most_common(1)
-            found[place, epoch.facts].append(epoch)
+            found[places[epoch.loader, epoch.is_recorded], epoch.facts].append(epoch)
         return tuple(_record(place, facts, own) for (place, facts), own in found.items())
 
 

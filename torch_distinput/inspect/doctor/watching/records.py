@@ -18,7 +18,7 @@ class SeenEpoch:
 
     Attributes:
         loader: which of the loaders of its kind it was, by number.
-        is_aside: whether it was a look at one batch, by another line than that which takes most.
+        is_aside: whether it was a look at one batch, by another line than that which plays it.
         batches: delivered to the script.
         rows: in them.
         has_ended: whether the loader came to its end.
@@ -49,8 +49,8 @@ class LoaderRecord:
     """All iterations of the loaders of one kind that one line of the script iterates.
 
     Attributes:
-        place: that line, as ``train.py:31``; of several that iterate a loader, the one that takes
-            most of its batches.
+        place: that line, as ``train.py:31``; of several that iterate a loader, the first that has
+            more than a look at a batch.
         fetch_seconds: reading the examples of a batch, on average; None where it was not seen.
         collate_seconds: making a batch of them, on average.
         alike: random generators from which several loader processes draw the same numbers.
