@@ -31,8 +31,11 @@ class Training:
             losses = self.model(batch)[:, 0]
             self.accelerator.backward(loader.average_loss(losses))
         if self.accelerator.sync_gradients:
-            self.updates.append(self.model.weight.grad.item() == sum(self.seen) / len(self.seen))
-            self.begin_anew()
+            self.update()
+
+    def update(self):
+        self.updates.append(self.model.weight.grad.item() == sum(self.seen) / len(self.seen))
+        self.begin_anew()
 
     def begin_anew(self):
         self.model.zero_grad()
@@ -87,6 +90,18 @@ def test_a_loss_may_be_averaged_before_the_step_is_counted(training):
             training.accelerator.backward(loss)
         with torch.no_grad():
             loader.average_loss(training.model(batch)[:, 0])
+
+
+def test_gradients_that_are_added_up_by_hand(training):
+    """Without accumulate(), so that Accelerate counts nothing."""
+    loader = training.make()
+    for number, batch in enumerate(loader, start=1):
+        training.seen += batch.flatten().tolist()
+        losses = training.model(batch)[:, 0]
+        training.accelerator.backward(loader.average_loss(losses))
+        if number % 4 == 0:
+            training.update()
+    assert [True] * 2 == training.updates
 
 
 def test_another_number_of_steps_from_an_update_on(training):

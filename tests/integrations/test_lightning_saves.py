@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import lightning.pytorch as pl
 import pytest
@@ -95,6 +96,12 @@ def test_another_trainer_that_plays_other_data():
         trainer.test(trainer.lightning_module, datamodule=test, verbose=False)
         make_trainer().test(Model(), datamodule=test, verbose=False)
         trainer.save_checkpoint(os.devnull)
+
+
+@pytest.mark.parametrize("make", [lambda: data("indexed", 4), InputState])
+def test_what_was_not_trained_yet_goes_to_other_processes(make):
+    """As Lightning takes it where it starts them itself."""
+    assert {} == pickle.loads(pickle.dumps(make())).state_dict()
 
 
 class OwnLoaders(pl.LightningDataModule):

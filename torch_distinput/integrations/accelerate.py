@@ -202,8 +202,9 @@ class DistributedLoader:
                     following = next(steps, None)
                 is_last = number == len(group) and following is None
                 yield step, is_last
-                due = 0 if is_last else before + number
-                if self._is_averaged and (accelerator.step - due) % num_steps:
+                due, counted = 0 if is_last else before + number, accelerator.step
+                is_used = counted != before  # accumulate(); else the user adds up by himself
+                if self._is_averaged and is_used and (counted - due) % num_steps:
                     raise self._added_up_otherwise()
 
     def __getitem__(self, index: object) -> NoReturn:

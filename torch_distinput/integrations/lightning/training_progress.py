@@ -93,6 +93,14 @@ class TrainingProgress:
         self._num_waiting = self._num_lost = 0
         self._forgotten: WeakSet[Any] = WeakSet()  # trainers that have trained, before others did
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has trainers of its own, and has forgotten none."""
+        return {name: value for name, value in vars(self).items() if name != "_forgotten"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As it was made there."""
+        vars(self).update(state, _forgotten=WeakSet())
+
     def follow(self, trainer: Any) -> None:
         """Forget what was trained by another trainer."""
         if trainer is not self._trainer:
