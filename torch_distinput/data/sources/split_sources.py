@@ -29,7 +29,14 @@ def check_source(
     """Refuse what each rank would read a part of, and a pipeline that has no order of its own.
 
     Under OFF each worker plays a part as it is, if there are as many parts as workers; or any part,
-    where the strategy is for one worker (``is_alone``). So many ranks were started for anything.
+    where the strategy is for one worker.
+
+    Args:
+        source: of the user.
+        policy: who reads what.
+        num_workers: among which data is parallel.
+        num_ranks: that were started, with those that share data.
+        is_alone: whether the strategy is for one worker.
 
     Raises:
         ConfigurationError: a ValueError.
