@@ -183,7 +183,7 @@ def check_recipe(
         for fact, value in recipe.items()
         if fact not in (SETTINGS, READERS, DEALING, LENGTHS) or fact in saved
     }
-    if not state["steps"]:
+    if state.get("steps") == 0:  # no place in an order yet
         here.pop(READERS, None)
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
