@@ -50,7 +50,7 @@ class EpochWatch:
     def __init__(self, facts: LoaderFacts, *, loader: int, place: str, num_ranks: int) -> None:
         """Begin with nothing."""
         self.facts, self.loader, self.place = facts, loader, place
-        self.is_recorded = torch.is_grad_enabled()  # as it begins: a mode in which it is used
+        self.has_gradients = torch.is_grad_enabled()  # as it begins: to train, or to evaluate
         self.stages = Stages(facts.loader_processes)
         self.drawn: deque[Any] = deque()
         self.batches = self.rows = self.rows_noted = 0
@@ -192,10 +192,10 @@ class LoaderWatch:
         epochs = [epoch for epoch in list(self._begun) if epoch.batches or epoch.has_ended]
         places: dict[tuple[int, bool], str] = {}
         for epoch in sorted(epochs, key=lambda epoch: epoch.is_look):
-            places.setdefault((epoch.loader, epoch.is_recorded), epoch.place)
+            places.setdefault((epoch.loader, epoch.has_gradients), epoch.place)
         found: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
         for epoch in epochs:
-            found[places[epoch.loader, epoch.is_recorded], epoch.facts].append(epoch)
+            found[places[epoch.loader, epoch.has_gradients], epoch.facts].append(epoch)
         return tuple(_record(place, facts, own) for (place, facts), own in found.items())
 
 

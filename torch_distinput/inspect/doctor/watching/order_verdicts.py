@@ -13,8 +13,8 @@ from torch_distinput.inspect.doctor.loader_facts import LoaderFacts
 from torch_distinput.inspect.doctor.verdicts import count_shares
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, Seen
 
-_FEWEST = 8
-"""Indices that two epochs must share, in order, before the order is said not to change."""
+FEWEST = 8
+"""Indices that two epochs, or two ranks, must share before that is no chance."""
 
 
 def find_unlike_orders(seen: Seen) -> Iterator[Finding]:
@@ -57,7 +57,7 @@ def find_same_draws(seen: Seen) -> Iterator[Finding]:
         common = min(len(one.indices) for one in epoch)
         begun = Counter(one.indices[:common] for one in epoch)
         times = max(begun.values())
-        if common >= _FEWEST and times > 1:
+        if common >= FEWEST and times > 1:
             text = (
                 f"{times} ranks have drawn the same {common:,} examples in the same order. Their "
                 "random generators are seeded alike: seed them by rank as well."
@@ -107,7 +107,7 @@ def _orders_of_loaders(seen: Seen) -> list[list[tuple[int, ...]]]:
     """What each epoch of a loader began with; of a rank that has begun most."""
     begun: dict[int, list[tuple[int, ...]]] = {}
     for epoch in max(seen.loaders, key=count_begun).epochs:
-        if len(epoch.indices) >= _FEWEST and not epoch.is_aside:
+        if len(epoch.indices) >= FEWEST and not epoch.is_aside:
             begun.setdefault(epoch.loader, []).append(epoch.indices)
     return list(begun.values())
 

@@ -17,6 +17,7 @@ from torch_distinput.inspect.doctor.verdicts import (
     not_divided,
 )
 from torch_distinput.inspect.doctor.watching.order_verdicts import (
+    FEWEST,
     count_begun,
     find_same_draws,
     find_same_order,
@@ -32,9 +33,6 @@ from torch_distinput.inspect.doctor.watching.records import (
 )
 from torch_distinput.inspect.doctor.watching.timing import list_times
 from torch_distinput.rendering.units import show_count
-
-_FEWEST_ALIKE = 8
-"""Examples that all ranks were given before that is no chance."""
 
 
 def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
@@ -213,7 +211,7 @@ def _are_alike(epoch: Sequence[SeenEpoch]) -> bool:
     """Whether all ranks were given the same examples until now: dividing an order begins apart."""
     common = min(len(one.indices) for one in epoch)
     begun = {tuple(sorted(one.indices[:common])) for one in epoch}
-    return common >= _FEWEST_ALIKE and len(begun) == 1
+    return common >= FEWEST and len(begun) == 1
 
 
 def _find_uneven_ends(seen: Seen) -> Iterator[Finding]:
