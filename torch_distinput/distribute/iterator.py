@@ -11,6 +11,7 @@ any        _ending              _ending   one assignment; the finalizer that end
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,9 @@ class DistributedIterator(Distributed, StepIterator):
 
     Made by ``iter(dataset)``; a context manager that closes itself.
     """
+
+    _is_exiting = staticmethod(sys.is_finalizing)
+    """Whether Python exits, where modules have no names any more, and nothing is left to close."""
 
     def __init__(self, session: Session, run: EpochRun, options: InputOptions) -> None:
         """Put the last stages together: zero rows, and prefetch."""
@@ -242,7 +246,8 @@ class DistributedIterator(Distributed, StepIterator):
 
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
-        self._close_because("close()", "Call iter() again for the next epoch.")
+        if not self._is_exiting():
+            self._close_because("close()", "Call iter() again for the next epoch.")
 
     def _close_because(self, what: str, cure: str, explained_in: str | None = None) -> None:
         """Close; further calls say what closed it."""

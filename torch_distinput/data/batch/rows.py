@@ -61,9 +61,11 @@ def check_row_count(batch: Batch, num_examples: int) -> None:
         raise
     if count != num_examples:
         refuse_lists(batch, num_examples)
+        pack = " tdi.pack() joins documents into rows of one length." if count == 1 else ""
         msg = (
-            f"Expected the collate_fn to return one row per example, got {count} rows for "
-            f"{num_examples} examples. Filter the dataset instead of the batch."
+            "Expected the collate_fn to return one row per example, got "
+            f"{count} {'row' if count == 1 else 'rows'} for {num_examples} examples. Filter the "
+            f"dataset instead of the batch.{pack}"
         )
         raise ValueError(msg)
 
