@@ -247,9 +247,15 @@ class TestALookAtABatch:
                 dataset.load_state_dict(dataset.state_dict()),
                 *(list(dataset) for _ in range(2)),
             ],
+            lambda dataset: [
+                next(iter(dataset)),
+                dataset.load_state_dict(dataset.state_dict()),
+                iter(dataset),
+                list(dataset),
+            ],
             lambda dataset: [list(zip(range(2), dataset, strict=False)), list(dataset)],
         ],
-        ids=["whole epochs", "an epoch was set", "a state was loaded", "two steps"],
+        ids=["whole epochs", "an epoch set", "a state loaded", "and no step taken", "two steps"],
     )
     def test_nothing_is_said_of(self, caplog, work):
         assert [] == self.left(caplog, work)
@@ -262,6 +268,19 @@ class TestALookAtABatch:
             assert 4 == len(list(dataset))
 
         assert [] == self.left(caplog, work)
+
+    def test_nor_of_an_epoch_that_has_failed(self, caplog):
+        def broken():
+            yield from torch.arange(2)
+            msg = "no more"
+            raise ValueError(msg)
+
+        def work(dataset):
+            for _ in range(2):
+                with pytest.raises(tdi.SourceError, match="no more"):
+                    list(dataset)
+
+        assert [] == self.left(caplog, work, broken)
 
     def test_nor_of_an_epoch_that_had_one_step(self, caplog):
         """Which is known where it has come to its end."""
