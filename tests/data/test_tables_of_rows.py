@@ -69,6 +69,17 @@ def test_columns_are_what_rows_make(name, kind):
     ]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_columns_without_a_value_in_a_batch(kind):
+    """Examples may have nothing in some of them."""
+    nothing = {"none": [None] * COUNT, "empty": [[]] * COUNT}
+    dataset = datasets.Dataset.from_dict({"number": COLUMNS["number"], **nothing})
+    dataset = dataset.with_format(kind)
+    by_rows = shown(ExampleFetch(dataset, collate_examples), [3, 1])
+    assert by_rows == shown(TableFetch(dataset), [3, 1])
+    assert "'number': ('tensor', torch.int64, [3, 1])" in by_rows
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy", None])
 def test_no_row_is_made(kind, monkeypatch):
     """Nor a dict for it."""

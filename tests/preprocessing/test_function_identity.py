@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
 import types
 
@@ -174,3 +175,61 @@ def test_what_cannot_be_told_is_said():
     exec("def fn(x): return next(rows)", found)  # noqa: S102
     with pytest.raises(UnknownIdentityError, match="generator"):
         identify(functools.partial(found["fn"]))
+
+
+WAYS = {
+    "a module": "import helper_of_job\n    return helper_of_job.clean(x)",
+    "a function": "from helper_of_job import clean\n    return clean(x)",
+    "a module of a package": "import pack_of_job.deep\n    return pack_of_job.deep.clean(x)",
+    "by another name": "import pack_of_job.deep as d\n    return d.clean(x)",
+    "from a package": "from pack_of_job import deep\n    return deep.clean(x)",
+    "relatively": "from .deep import clean\n    return clean(x)",
+    "in a function inside": (
+        "def g():\n        import helper_of_job as h\n        return h.clean(x)\n    return g()"
+    ),
+}
+
+
+class TestImportsInside:
+    """A module of the user's that a function imports when it is called."""
+
+    @pytest.fixture
+    def identity(self, tmp_path, monkeypatch):
+        """The identity of a function of this body, beside modules with this factor."""
+        monkeypatch.syspath_prepend(tmp_path)
+        (tmp_path / "pack_of_job").mkdir()
+        (tmp_path / "pack_of_job" / "__init__.py").touch()
+
+        def identity(body, factor):
+            for name in [name for name in sys.modules if "_of_job" in name]:
+                del sys.modules[name]
+            sys.path_importer_cache.clear()
+            for path in ("helper_of_job.py", "pack_of_job/deep.py"):
+                (tmp_path / path).write_text(f"def clean(x):\n    return x * {factor}\n" * factor)
+            known = {"__name__": "pack_of_job.job", "__package__": "pack_of_job"}
+            exec(f"def fn(x):\n    {body}\n", known)  # noqa: S102
+            return identify(known["fn"])
+
+        return identity
+
+    @pytest.mark.parametrize("body", WAYS.values(), ids=WAYS)
+    def test_belong_to_it(self, identity, body):
+        assert identity(body, 1) == identity(body, 1)
+        assert identity(body, 1) != identity(body, 2)
+
+    def test_more_names_than_fit_into_a_byte(self, identity):
+        """Its place among the names has a part of its own then."""
+        body = "; ".join(f"name_{number}" for number in range(300))
+        body += "; import helper_of_job; return helper_of_job.clean(x)"
+        assert identity(body, 1) != identity(body, 2)
+
+    @pytest.mark.parametrize(
+        "body", ["import json; return json.loads(x)", "import no_such_package; return x"]
+    )
+    def test_what_is_not_the_users_is_known_by_its_name(self, identity, body):
+        assert identity(body, 1) == identity(body, 2)
+
+    def test_one_that_cannot_be_imported(self, identity):
+        """Nothing is kept."""
+        with pytest.raises(UnknownIdentityError, match="imports pack_of_job.none"):
+            identity("import pack_of_job.none", 1)

@@ -26,7 +26,7 @@ from torch_distinput.data.batch.collate import (
     collate_examples,
     stack_values,
 )
-from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.batch.tree import Batch, flatten_example
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError
@@ -65,7 +65,6 @@ class TableFetch:
         rows.check_row_count(batch, len(wanted))
         return batch
 
-
     def examples(self, indices: Indices) -> list[Any]:
         """Return the rows at the indices, not collated."""
         return ExampleFetch(self.dataset, collate_examples).examples(indices)
@@ -85,7 +84,9 @@ def _leaf(name: str, column: Any, count: int) -> Any:
             return column
         if types <= NUMBERS:
             return stack_values(f"example[{name!r}]", column)
-    values = [{name: column[row]} for row in range(count)]
+    values: list[dict[Any, Any]] = [{name: column[row]} for row in range(count)]
+    if not any(flatten_example(value)[0] for value in values):  # examples may have others
+        values = [{**value, None: 0} for value in values]
     return collate_examples(values)[name]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
+import importlib.util
 import io
 import pickle
 import sys
@@ -121,6 +123,16 @@ def _is_of_user(name: str) -> bool:
     return file is None or not file.startswith(_INSTALLED)
 
 
+def _finds_user_module(name: str) -> bool:
+    """Whether a name to import is of the user's own: not of a package that is not there."""
+    package = name.partition(".")[0]
+    if package in sys.modules:
+        return _is_of_user(package)
+    spec = importlib.util.find_spec(package)
+    is_installed = spec is None or (spec.origin or "").startswith(_INSTALLED)
+    return not is_installed and _is_of_user(package)
+
+
 def _read_closure(function: types.FunctionType) -> list[Any]:
     return [_read_cell(cell) for cell in function.__closure__ or ()]
 
@@ -136,11 +148,13 @@ def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
     """The values of the global names in a function, and in those inside.
 
     Of the user's modules what is named beside them, as in ``module.function(x)``, and of those in
-    these: which name belongs to which module the code does not say.
+    these: which name belongs to which module the code does not say. So with what it imports.
     """
     names = sorted(_find_names(function.__code__))
     found: list[tuple[str, Any]] = []
     namespaces, met = [("", function.__globals__)], {function.__module__}
+    imported = _import_late(function, function.__code__)
+    namespaces += [(f"{module.__name__}.", vars(module)) for module in imported]
     while namespaces:
         prefix, known = namespaces.pop()
         for name in names:
@@ -153,6 +167,30 @@ def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
                 if _is_of_user(value.__name__):
                     namespaces.append((f"{prefix}{name}.", vars(value)))
     return found
+
+
+def _import_late(function: types.FunctionType, code: types.CodeType) -> Iterator[types.ModuleType]:
+    """Import the user's modules that a function, or one inside, imports when it is called.
+
+    Raises:
+        UnknownIdentityError: if one cannot be imported.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname != "IMPORT_NAME":
+            continue
+        if not level.argval and not _finds_user_module(step.argval):
+            continue
+        try:
+            yield __import__(
+                step.argval, function.__globals__, None, wanted.argval or (), level.argval
+            )
+        except Exception as error:
+            msg = f"a function that imports {step.argval or '.'} ({error})"
+            raise UnknownIdentityError(msg) from error
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _import_late(function, inner)
 
 
 def _find_names(code: types.CodeType) -> set[str]:
