@@ -1,8 +1,10 @@
-"""Accelerate: the epoch that a user chooses is part of the state."""
+"""Accelerate: a chosen epoch is part of the state, and loaders that are done with are let go."""
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
@@ -45,3 +47,20 @@ def test_an_epoch_that_is_chosen_meanwhile_leaves_the_step_in_use():
             assert loader.step.num_examples == 4
             assert loader.state_dict()["epoch"] in (0, 1)
         assert 3 == loader.epoch
+
+
+def test_a_loader_that_nobody_holds_is_let_go(tmp_path):
+    """After a failed attempt, say: its batches free their memory, and it hinders no checkpoint."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    with accelerator_on(strategy) as accelerator:
+        dataset = strategy.distribute_dataset(torch.arange(8), global_batch_size=4)
+        loader = prepare(dataset, accelerator)
+        steps = iter(loader)
+        next(steps)
+        with pytest.raises(tdi.UsageError, match="inside of epoch 0"):
+            accelerator.save_state(tmp_path)
+        held = weakref.ref(loader), weakref.ref(dataset)
+        del steps, loader, dataset
+        gc.collect()
+        assert (None, None) == tuple(one() for one in held)
+        accelerator.save_state(tmp_path)

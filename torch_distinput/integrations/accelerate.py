@@ -20,6 +20,7 @@ together, so it reads these first. With three steps to accumulate and five in th
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Literal, NoReturn, final
@@ -28,6 +29,7 @@ import torch
 from accelerate import Accelerator
 
 import torch_distinput as tdi
+from torch_distinput.integrations.accelerate_processes import check_processes
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.versions import check_names, check_version
 from torch_distinput.integrations.wrapping import refuse_item
@@ -75,40 +77,14 @@ def prepare(
         raise tdi.ConfigurationError(msg)
     claim(dataset, "Accelerate")
     loader = DistributedLoader(dataset, accelerator, weights)
-    accelerator.register_save_state_pre_hook(loader.check_saved)
+    weak = weakref.ref(loader)  # the hook stays, the loader need not
+
+    def before_save(*_: object) -> None:
+        if held := weak():
+            held.check_saved()
+
+    accelerator.register_save_state_pre_hook(before_save)
     return loader
-
-
-def check_processes(strategy: tdi.Strategy, accelerator: Accelerator) -> None:
-    """Compare the workers of a strategy with the data-parallel processes of an accelerator."""
-    width = _count_alike(accelerator)
-    expected = (accelerator.num_processes // width, accelerator.process_index // width)
-    found = (strategy.num_workers, strategy.worker_index)
-    if expected != found:
-        msg = (
-            f"Expected a strategy whose worker is number {expected[1]} of {expected[0]}, as this "
-            f"process of the Accelerator, got number {found[1]} of {found[0]}. Make the "
-            "Accelerator first (on CPUs with cpu=True, a Trainer with use_cpu=True), then "
-            "tdi.MultiWorkerMirroredStrategy([accelerator.device]) on all processes, and "
-            "distribute the source again."
-        )
-        raise tdi.ConfigurationError(msg)
-    kinds = [torch.device(device).type for device in strategy.devices]
-    if kinds != [accelerator.device.type]:
-        msg = (
-            f"Expected one device on each process, the Accelerator's {accelerator.device}, got a "
-            f"strategy on {', '.join(map(str, strategy.devices))}. Pass [accelerator.device] as "
-            "its devices."
-        )
-        raise tdi.ConfigurationError(msg)
-
-
-def _count_alike(accelerator: Accelerator) -> int:
-    """How many neighbouring processes get the same data, for tensor or context parallelism."""
-    sizes = accelerator.parallelism_config
-    if sizes is None:
-        return 1
-    return int(sizes.tp_size * sizes.cp_size * getattr(sizes, "sp_size", 1))
 
 
 @final
@@ -212,7 +188,7 @@ class DistributedLoader:
         del index
         refuse_item(self)
 
-    def check_saved(self, *_: object) -> None:
+    def check_saved(self) -> None:
         """Refuse a checkpoint that would not know where the epoch stands that is trained.
 
         Accelerate calls it before it saves. Not for evaluation: its loaders begin anew.

@@ -15,7 +15,7 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, seed_worker
 
 import torch_distinput as tdi
-from torch_distinput.integrations.accelerate import check_processes
+from torch_distinput.integrations.accelerate_processes import check_processes
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
 from torch_distinput.integrations.transformers.checks import (
