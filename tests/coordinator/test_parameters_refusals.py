@@ -91,14 +91,43 @@ def test_optimizers(optimizer_fn, error, match):
         start(2, two_layers, optimizer_fn)
 
 
-def test_an_optimizer_that_looks_at_whole_parameters_does_not_get_rows():
-    def table():
-        return nn.Sequential(nn.Embedding(6, 2), nn.Linear(2, 1, bias=False))
+def table():
+    """Of its parameters two are cut into rows on two servers."""
+    return nn.Sequential(nn.Embedding(6, 2), nn.Embedding(6, 1), nn.Linear(1, 1, bias=False))
 
-    with pytest.raises(ConfigurationError, match="Adafactor.*rows, got 2.*'0.weight'.*partitioner"):
-        start(2, table, optim.Adafactor)
-    start(2, table, optim.Adafactor, partitioner=lambda *_: 1)
-    start(1, table, optim.Adafactor)
+
+class Warm(optim.Adafactor):
+    """The same under another name."""
+
+
+@pytest.mark.parametrize("kind", [optim.Adafactor, Warm])
+def test_an_optimizer_that_looks_at_whole_parameters_does_not_get_rows(kind):
+    match = f"{kind.__name__}.*rows, got 2.*'0.weight'.*partitioner"
+    with pytest.raises(ConfigurationError, match=match):
+        start(2, table, kind)
+    start(2, table, kind, partitioner=lambda *_: 1)
+    start(1, table, kind)
+
+
+class Scaled(optim.SGD):
+    """Perhaps by the norm of a parameter."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Named(optim.SGD):
+    """By the rule of torch's."""
+
+
+@pytest.mark.parametrize("num_servers", [1, 2])
+@pytest.mark.parametrize("kind", [Scaled, Named, optim.SGD])
+def test_an_optimizer_that_may_look_at_whole_parameters_is_told(kind, num_servers, caplog):
+    with caplog.at_level("WARNING"):
+        start(num_servers, table, kind)
+    told = [one for one in caplog.messages if "cut into rows" in one]
+    assert len(told) == (1 if kind is Scaled and num_servers == 2 else 0)
+    assert all("Scaled gets the rows" in one and "2 parameters are cut" in one for one in told)
 
 
 @pytest.mark.parametrize("bound", [-1, 1.5, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import string
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -113,6 +114,12 @@ def test_functions_that_return_no_text_are_refused():
     for wrong in ("a b", [b"a"], 3):
         with pytest.raises(TypeError, match="Expected split to return a list of str, got"):
             tokenize(["a"], rules(None, lambda _, wrong=wrong: wrong))
+
+
+def test_texts_of_numpy_that_a_function_returns_are_taken():
+    """Whoever counts tokens takes ``str`` alone."""
+    (tokens,) = tokenize(["b a"], rules(None, lambda text: [*np.array(text.split())]))
+    assert [("b", str), ("a", str)] == [(token, type(token)) for token in tokens]
 
 
 @pytest.mark.parametrize("standardize", STANDARDIZE)

@@ -247,8 +247,8 @@ class DistributedLoader:
             f"each of them, as their losses are divided by the examples of all, got others at step "
             f"{self.step.index}, where accelerator.step is {self._accelerator.step}. Call "
             "accelerator.accumulate once for each step, also for one whose loss is times 0; play "
-            "several loaders by zip, with one accumulate for all. After a loop that was left, call "
-            "optimizer.zero_grad() and set accelerator.step = 0."
+            "several loaders by zip(strict=True), with one accumulate for all. After a loop that "
+            "was left, call optimizer.zero_grad() and set accelerator.step = 0."
         )
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from torch_distinput.coordinator.parameters.optimizers import (
     OptimizerFn,
     check_sharded,
     make_optimizer,
+    warn_of_rows,
 )
 from torch_distinput.coordinator.parameters.parameters import Parameters
 from torch_distinput.coordinator.parameters.payload import pack_tensors
@@ -59,7 +60,9 @@ def create_parameters(
     description = describe_module(module)
     optimizer, groups = make_optimizer(optimizer_fn, dict(module.named_parameters()))
     shards = place_parameters(description.parameters, len(servers), partitioner)
-    check_sharded(optimizer, [shard.name for shard in shards if not shard.is_whole])
+    cut = list(dict.fromkeys(shard.name for shard in shards if not shard.is_whole))
+    check_sharded(optimizer, cut)
+    warn_of_rows(optimizer, cut)
     recipe = ModuleRecipe(
         module_fn=dumps(module_fn, "module_fn"),
         description=description,

@@ -8,6 +8,7 @@ for others as long as what they look at together, a parameter, lies whole on one
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from torch import Tensor, nn, optim
 
 from torch_distinput.errors import ConfigurationError
 
+_log = logging.getLogger(__name__)
 OptimizerFn: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 _READERS = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop)
@@ -64,9 +66,12 @@ def make_optimizer(
 
 
 def check_sharded(optimizer: optim.Optimizer, sharded: Sequence[str]) -> None:
-    """Refuse optimizers that look at whole parameters where some of these are cut into rows."""
-    name = type(optimizer).__name__
-    if sharded and _is_of_torch(optimizer) and name in _BY_PARAMETER:
+    """Refuse optimizers that look at whole parameters where some of these are cut into rows.
+
+    Those are torch's own, and what inherits their ``step``.
+    """
+    name, rule = type(optimizer).__name__, type(optimizer).step
+    if sharded and _is_of_torch(rule) and rule.__qualname__.partition(".")[0] in _BY_PARAMETER:
         msg = (
             f"Expected parameters that stay whole for {name}, whose update of a row depends on "
             f"other rows, got {len(sharded)} that are cut into rows, among them {sharded[0]!r}. "
@@ -75,12 +80,26 @@ def check_sharded(optimizer: optim.Optimizer, sharded: Sequence[str]) -> None:
         raise ConfigurationError(msg)
 
 
+def warn_of_rows(optimizer: optim.Optimizer, sharded: Sequence[str]) -> None:
+    """Say that rows get an update of their own, where the optimizer is not torch's."""
+    if sharded and not _is_of_torch(type(optimizer).step):
+        _log.warning(
+            "%s gets the rows of a server as a parameter: %d parameters are cut into rows, among "
+            "them %r. If it looks at elements together, as by the norm of a parameter, it "
+            "trains otherwise than in one process: pass partitioner=lambda name, shape, dtype, "
+            "num_servers: 1. If it treats each element by itself, as Adam does, all is well.",
+            type(optimizer).__name__,
+            len(sharded),
+            sharded[0],
+        )
+
+
 def takes_sparse(optimizer: optim.Optimizer, group: Mapping[str, Any]) -> bool:
     """Whether a sparse gradient is applied as it is: torch's own optimizers refuse most.
 
     One that is not torch's is given it as it is, to take it or to raise.
     """
-    if not _is_of_torch(optimizer) or type(optimizer) is optim.SparseAdam:
+    if not _is_of_torch(type(optimizer)) or type(optimizer) is optim.SparseAdam:
         return True
     return type(optimizer) in (optim.SGD, optim.Adagrad) and group["weight_decay"] == 0
 
@@ -129,5 +148,6 @@ def _has_hooks(optimizer: optim.Optimizer) -> bool:
     )
 
 
-def _is_of_torch(optimizer: optim.Optimizer) -> bool:
-    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
+def _is_of_torch(defined: type | Callable[..., Any]) -> bool:
+    """Whether a class, or a method that may be inherited, was defined in torch.optim."""
+    return f"{defined.__module__}.".startswith("torch.optim.")

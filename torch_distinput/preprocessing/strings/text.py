@@ -135,7 +135,7 @@ def _check_tokens(tokens: Any) -> list[str]:
     if not isinstance(tokens, (list, tuple)) or not all(isinstance(part, str) for part in tokens):
         msg = f"Expected split to return a list of str, got {tokens!r:.60}."
         raise TypeError(msg)
-    return list(tokens)
+    return [part if type(part) is str else str.__str__(part) for part in tokens]  # as of NumPy
 
 
 def _join_ngrams(tokens: Sequence[str], width: int) -> list[str]:
