@@ -226,11 +226,12 @@ class TestMethods:
         assert [str(k) for k in range(12)] == sorted(mapped, key=int)
 
     @pytest.mark.parametrize(
-        "call", [("shuffle", 0), ("take", -1), ("repeat", -1), ("shuffle", "4")]
+        "call",
+        [("shuffle", 0), ("shuffle", "4"), ("take", -1), ("repeat", -1), ("map", 1), ("filter", 1)],
     )
-    def test_refused_numbers(self, files, call):
-        """Whole numbers in range."""
-        with pytest.raises((ValueError, TypeError), match="must be"):
+    def test_refused_arguments(self, files, call):
+        """Whole numbers in range, and functions."""
+        with pytest.raises((ValueError, TypeError), match="must be|expects a function of a record"):
             getattr(files, call[0])(call[1])
 
 

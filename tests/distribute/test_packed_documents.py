@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import torch_distinput as tdi
 from tests.distribute.packings import Documents, dicts, documents, jagged, rows_of
 from tests.distribute.street import one, stream_of
+from torch_distinput.data.user_sources.sequences import packing
 
 TEXTS = [[11, 12, 13], [21, 22, 23, 24], [31, 32], [41, 42, 43, 44, 45]]
 PACKED = [[11, 12, 13, 31, 32], [21, 22, 23, 24, 0], [41, 42, 43, 44, 45]]
@@ -18,8 +20,8 @@ PACKED = [[11, 12, 13, 31, 32], [21, 22, 23, 24, 0], [41, 42, 43, 44, 45]]
 
 def pack(source, **keywords):
     """One batch of all rows."""
-    packing = tdi.pack(source, **{"length": 5, **keywords})
-    (batch,) = one().distribute_dataset(packing, global_batch_size=100)
+    packed = tdi.pack(source, **{"length": 5, **keywords})
+    (batch,) = one().distribute_dataset(packed, global_batch_size=100)
     return batch
 
 
@@ -76,6 +78,39 @@ def test_labels_of_a_column():
     assert [12, 7, -100, 7, -100] == batch["labels"][0].tolist()
     kept = pack(examples[:1], labels="labels", shift_labels=False)
     assert [[-100, 12, 13, -100, -100]] == kept["labels"].tolist()
+
+
+def rows_by_column(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+SFT = {"input_ids": TEXTS, "labels": [[-100, *text[1:]] for text in TEXTS]}
+"""As data for instruction tuning is."""
+WITH_LABELS = {
+    "columns": lambda columns: {name: jagged(rows)["input_ids"] for name, rows in columns.items()},
+    "examples": rows_by_column,
+    "a stream": lambda columns: stream_of(rows_by_column(columns)),
+    "a table": datasets.Dataset.from_dict,
+}
+
+
+@pytest.mark.parametrize("name", ["labels", "loss_mask"])
+@pytest.mark.parametrize("make", WITH_LABELS.values(), ids=WITH_LABELS)
+def test_labels_that_are_left_out_are_told(make, name, caplog):
+    """Once; prompts are learned then."""
+    source = make({"input_ids": TEXTS, name: SFT["labels"]})
+    packing._warn_of_labels.cache_clear()
+    for _ in range(2):
+        pack(source)
+    assert 1 == caplog.text.count(f"leaves out the {name!r} of its source")
+
+
+@pytest.mark.parametrize("make", WITH_LABELS.values(), ids=WITH_LABELS)
+def test_labels_that_are_read_are_not_told_of(make, caplog):
+    packing._warn_of_labels.cache_clear()
+    pack(make({**SFT, "loss_mask": TEXTS}), labels="labels")
+    pack(make({"input_ids": TEXTS, "name": TEXTS}))
+    assert "leaves out" not in caplog.text
 
 
 def test_jagged_rows_have_no_padding():

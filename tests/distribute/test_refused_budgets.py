@@ -95,6 +95,25 @@ def test_arrays_of_lengths(length, words):
         iter(dataset)
 
 
+@pytest.mark.parametrize("make", [list, stream_of])
+@pytest.mark.parametrize("how", ["budget", "bucket", "mix", "balance"])
+def test_the_number_of_columns_is_no_length(how, make):
+    """It is what len gives of a dict."""
+    source = make([{"tokens": [1] * (number % 3 + 1), "id": number} for number in range(8)])
+    keywords: dict = {"global_batch_size": 4}
+    if how == "budget":
+        keywords = {"global_batch_size": tdi.TokenBudget(9, length=len)}
+    elif how == "bucket":
+        source = tdi.bucket(source, length=len, boundaries=[2])
+    elif how == "mix":
+        source = tdi.mix({"a": source, "b": source}, weights=(1, 1), stop="all", length=len)
+    else:
+        keywords["balance"] = len
+    words = "got len of a dict, which is its number of columns, 2. Name a column.*='tokens'"
+    with pytest.raises(tdi.DistinputError, match=words):
+        list(one().distribute_dataset(source, **keywords))
+
+
 def test_nothing_is_lost_before_an_error():
     """Of a stream: what fits before the example that does not is delivered on all ranks."""
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+import torch_distinput as tdi
 from tests.integrations.accelerators import accelerator_on
 from torch_distinput.integrations.accelerate import prepare
 from torch_distinput.testing import run_ranks
@@ -47,3 +48,19 @@ def test_gradients_by_token_are_those_of_one_process(accumulation):
     """The last update is shorter, and the second process has no example in its last step."""
     for found, expected in run_ranks(partial(train_tokens, accumulation=accumulation), 2):
         assert expected == pytest.approx(found, rel=1e-12)
+
+
+def test_an_average_for_loops_of_ones_own_is_refused():
+    """Accelerate divides gradients by processes, and by the steps that it accumulates."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    with accelerator_on(strategy) as accelerator:
+        dataset, own = (
+            strategy.distribute_dataset(torch.ones(8), global_batch_size=4) for _ in range(2)
+        )
+        for batch in prepare(dataset, accelerator):
+            for more in ({}, {"weights": torch.ones(4)}):
+                with pytest.raises(tdi.UsageError, match=r"Call loader\.average_loss"):
+                    tdi.compute_average_loss(batch, **more)
+            assert 1 == tdi.compute_average_loss(batch, num_examples=4)
+        for batch in own:
+            assert 1 == tdi.compute_average_loss(batch)

@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 
+import torch_distinput as tdi
 from tests.integrations.lightning_runs import Model, Saver, collect_models, fit, on_ranks
 from torch_distinput import InputOptions
 from torch_distinput.integrations.lightning import DataModule
@@ -141,3 +142,16 @@ def test_a_limit_ends_the_last_group():
     limits = {"accumulate_grad_batches": 3, "max_epochs": 1, "limit_train_batches": 4}
     fit(model, DataModule(VALUES, global_batch_size=2), **limits)
     assert gradients_of([slice(6), slice(6, 8)]) == pytest.approx(model.gradients)
+
+
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+def test_an_average_for_loops_of_ones_own_is_refused(step):
+    """Lightning divides gradients by ranks, and by the steps that it accumulates."""
+
+    def average(model, batch, batch_idx):
+        return tdi.compute_average_loss(model.losses(batch))
+
+    kind = type("Averaging", (Regression,), {step: average})
+    data = DataModule(VALUES, val=VALUES, global_batch_size=4)
+    with pytest.raises(tdi.UsageError, match="Call average_loss of the DataModule"):
+        fit(kind(), data)

@@ -30,7 +30,7 @@ from accelerate import Accelerator
 
 import torch_distinput as tdi
 from torch_distinput.integrations.accelerate_processes import check_processes
-from torch_distinput.integrations.claims import claim
+from torch_distinput.integrations.claims import claim, play
 from torch_distinput.integrations.versions import check_names, check_version
 from torch_distinput.integrations.wrapping import refuse_item
 
@@ -143,7 +143,7 @@ class DistributedLoader:
         accelerator = self._accelerator
         self._step, self._before = None, self.dataset.state_dict()
         self._num_waiting = 0
-        steps = self.dataset.steps()
+        steps = play(self.dataset, cure="Call loader.average_loss(losses).")
         accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
         self._is_playing = True
         try:

@@ -1,10 +1,14 @@
-"""Which integration plays a dataset: two of them would take its steps from each other."""
+"""Which integration plays a dataset: two of them would take its steps from each other.
+
+It divides losses in its own way, too: ``compute_average_loss`` does not know of it.
+"""
 
 from __future__ import annotations
 
 import weakref
 
 import torch_distinput as tdi
+from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 
 _owners: weakref.WeakKeyDictionary[tdi.DistributedDataset, str] = weakref.WeakKeyDictionary()
 
@@ -27,3 +31,15 @@ def claim(dataset: tdi.DistributedDataset, owner: str) -> None:
             "twice, once for each of them."
         )
         raise tdi.UsageError(msg)
+
+
+def play(dataset: tdi.DistributedDataset, *, cure: str) -> DistributedSteps:
+    """Return the next epoch's steps, of which ``compute_average_loss`` is refused.
+
+    Args:
+        dataset: what is played.
+        cure: how their losses are averaged instead, a sentence for the message.
+    """
+    steps = dataset.steps()
+    steps._cure = cure  # noqa: SLF001 - no method, which users would find
+    return steps

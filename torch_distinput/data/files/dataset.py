@@ -116,8 +116,11 @@ class FileDataset:
                 tensors. If ``fn`` has a parameter ``rng``, it gets a ``numpy.random.Generator``
                 keyed by seed, epoch and record, so that augmentation does not depend on who reads
                 what. What it raises becomes a :class:`SourceError`, whatever ``on_error`` says.
+
+        Raises:
+            TypeError: if it is no function.
         """
-        return self._with(file_ops.Map(fn))
+        return self._with(file_ops.Map(_check_function("map", fn)))
 
     def filter(self, fn: Callable[..., bool]) -> FileDataset:
         """Keep the records for which ``fn(record)`` is true.
@@ -129,8 +132,11 @@ class FileDataset:
                 have a parameter ``rng``, as that of a map: ``lambda record, rng: rng.random() <
                 0.1``. Another generator says otherwise when records are read again after a
                 restart, where some are then lost and others repeated in silence.
+
+        Raises:
+            TypeError: if it is no function.
         """
-        return self._with(file_ops.Filter(fn))
+        return self._with(file_ops.Filter(_check_function("filter", fn)))
 
     def shuffle(self, buffer_size: int) -> FileDataset:
         """Permute consecutive windows of ``buffer_size`` records, keyed by (seed, epoch, window).
@@ -247,6 +253,14 @@ def draw_numbers(dataset: FileDataset) -> bool:
     """Whether a function of the recipe takes ``rng``: its numbers follow from that of the file."""
     functions = (file_ops.Map, file_ops.Filter)
     return any(each.wants_rng for each in dataset.operations if isinstance(each, functions))
+
+
+def _check_function(name: str, fn: Any) -> Any:
+    """Refuse what cannot be called where it is written, not at the first record."""
+    if not callable(fn):
+        msg = f"{name} expects a function of a record, got {fn!r:.60}."
+        raise TypeError(msg)
+    return fn
 
 
 def _passes_differ(dataset: FileDataset) -> bool:

@@ -35,6 +35,9 @@ def find_reader(reader: str | Reader) -> Reader:
         return reader
     if reader not in _NAMES:
         allowed = ", ".join(repr(name) for name in _NAMES)
-        msg = f"reader must be one of {allowed} or a Reader, got {reader!r}."
+        got: Any = reader
+        is_class = isinstance(got, type) and issubclass(got, Reader)
+        cure = f" Write {got.__name__}(...)." if is_class else ""
+        msg = f"reader must be one of {allowed} or a Reader, got {reader!r}.{cure}"
         raise ValueError(msg)
     return cast("Reader", __getattr__(_NAMES[reader])())

@@ -24,6 +24,7 @@ class DistributedSteps(Distributed, Iterator["Step"]):
         """Called by the dataset, or by what shows its progress."""
         self._dataset = dataset
         self._iterator: Any = None
+        self._cure: str | None = None  # how losses are averaged, where an integration plays it
 
     def __next__(self) -> Step:
         """Return the next step. Raises what ``next()`` of ``iter(dataset)`` raises."""
@@ -33,6 +34,8 @@ class DistributedSteps(Distributed, Iterator["Step"]):
             except StopIteration as error:  # of user code; raised from here it would be the end
                 msg = "Expected iter() of the dataset to begin, got StopIteration. Catch it there."
                 raise RuntimeError(msg) from error
+            if self._cure is not None:
+                self._iterator._loss_steps.cure = self._cure  # noqa: SLF001 - the iterator's own
         step: Step = self._iterator._next_step()  # noqa: SLF001 - the iterator's own
         return step
 

@@ -70,7 +70,8 @@ def compute_average_loss(
             loss may belong to steps of several datasets; for weights of another shape than the
             loss, or that are negative, infinite or NaN.
         PeerFailedError: if another worker's weights, or its loss, are refused.
-        UsageError: if no step has been delivered and ``num_examples`` is not given.
+        UsageError: if no step has been delivered and ``num_examples`` is not given; or if an
+            integration plays the dataset, which has a way of its own to average.
     """
     if weights is not None:
         return _average_by_weight(per_example_loss, weights, mask, num_examples)
@@ -178,6 +179,7 @@ def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | No
             f"been delivered in this thread. Pass {cure}."
         )
         raise UsageError(msg)
+    _refuse_integrated(session)
     replica = find_replica(len(session.devices))
     if len(candidates) > 1:
         _refuse_several(candidates, by_weight=by_weight)
@@ -199,6 +201,18 @@ def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | No
         f"{num_rows} rows. {cure}."
     )
     raise refer(ValueError(msg), _EXPLAINED_IN)
+
+
+def _refuse_integrated(session: Session) -> None:
+    """Refuse a loss that somebody else divides, too; also where it would come out right."""
+    last = session.loss_steps.turns.last
+    if last is not None and last.cure is not None:
+        msg = (
+            "Expected compute_average_loss in a loop of your own over the dataset, got it where "
+            "an integration plays the dataset: that reads steps ahead, and what it trains with "
+            f"divides gradients once more. {last.cure}"
+        )
+        raise UsageError(msg)
 
 
 def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:

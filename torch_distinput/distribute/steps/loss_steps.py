@@ -21,12 +21,17 @@ from torch_distinput.values import StepInfo
 
 
 class IteratorSteps:
-    """What one iterator has delivered; held by the iterator, so that it ends with it."""
+    """What one iterator has delivered; held by the iterator, so that it ends with it.
 
-    __slots__ = ("__weakref__", "count", "info", "is_open", "thread", "turn")
+    Attributes:
+        cure: how a loss of these steps is averaged, where an integration plays them; else None.
+    """
+
+    __slots__ = ("__weakref__", "count", "cure", "info", "is_open", "thread", "turn")
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self.cure: str | None = None
         self.info: StepInfo | None = None
         self.is_open = True
         self.thread: object = None

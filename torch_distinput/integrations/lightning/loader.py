@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
+from torch_distinput.integrations.claims import play
 from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.delivered_steps import (
     DeliveredStep,
@@ -323,7 +324,8 @@ class Loader:
         checks.check_mode(self._trainer)
         if self._trained is not None and self._num_steps is not None:
             checks.check_num_steps(self._trainer, self._num_steps)
-        with closing(self.dataset.steps()) as steps:
+        cure = "Call average_loss of the DataModule, or of the loader."
+        with closing(play(self.dataset, cure=cure)) as steps:
             for delivered in self._group(to_the_end(steps, self._num_steps)):
                 batch = delivered.step.batch
                 self._delivered.append(replace(delivered, step=replace(delivered.step, batch=None)))

@@ -23,6 +23,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
 from torch_distinput.data.sources.table import TableFetch
+from torch_distinput.data.user_sources.sequences.packing import tell_of_labels
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings
@@ -79,6 +80,7 @@ def make_reader(fetch: Callable[[Indices], Batch], columns: ColumnNames) -> Docu
         return _MixedReader(readers, fetch.firsts, columns)
     if isinstance(fetch, ColumnFetch):
         batch = fetch.structure.build([column.leaf for column in fetch.columns])
+        tell_of_labels(batch, columns)
         return _LeafReader(tuple(_make_column(_pick(batch, name), name) for name in columns))
     if isinstance(fetch, TableFetch):
         if fetch.dataset.format["type"] == "custom":  # a transform of the user's makes the columns
@@ -159,8 +161,10 @@ class _TableReader:
 
     @staticmethod
     def of(dataset: Any, columns: ColumnNames) -> _TableReader:
+        names = dict.fromkeys(dataset.column_names)
+        tell_of_labels(names, columns)
         for name in columns:
-            _pick(dict.fromkeys(dataset.column_names), name)
+            _pick(names, name)
         return _TableReader(dataset.select_columns(list(columns)).with_format("arrow"), columns)
 
     def measure(self, wanted: Indices) -> Indices:
@@ -199,8 +203,9 @@ class _ExampleReader:
     columns: ColumnNames
 
     def measure(self, wanted: Indices) -> Indices:
-        name = self.columns[0]
-        rows = [_pick(example, name) for example in self.fetch.examples(wanted)]
+        name, examples = self.columns[0], self.fetch.examples(wanted)
+        tell_of_labels(examples[0], self.columns)
+        rows = [_pick(example, name) for example in examples]
         _join(rows[:1], name)  # refuses what are no tokens before the first step
         return np.array([_length_of(row, name) for row in rows], dtype=np.int64)
 
@@ -215,6 +220,7 @@ def read_examples(examples: Sequence[Any], columns: ColumnNames) -> tuple[FlatDo
         ConfigurationError: a ValueError; there is no such column, or it has no sequences of whole
             numbers.
     """
+    tell_of_labels(examples[0], columns)
     return tuple(_join([_pick(example, name) for example in examples], name) for name in columns)
 
 

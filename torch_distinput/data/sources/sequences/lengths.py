@@ -166,6 +166,13 @@ def _call(
     length: Callable[[Any], int], examples: Sequence[Any], name: str, first: int = 0
 ) -> Any:
     found: list[Any] = []
+    if length is len and examples and isinstance(examples[0], Mapping):
+        columns = list(examples[0])
+        msg = (
+            f"Expected {name} to measure an example, got len of a dict, which is its "
+            f"number of columns, {len(columns)}. Name a column, such as {name}={columns[0]!r}."
+        )
+        raise ConfigurationError(msg)
     try:
         found.extend(map(length, examples))
     except Exception as error:

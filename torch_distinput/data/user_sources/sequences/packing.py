@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -13,10 +15,12 @@ from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
 from torch_distinput.plan.assignment.document_packing import BEST_FIT, WAYS_TO_PACK
 
+_log = logging.getLogger(__name__)
 SPLIT, ERROR = "split", "error"
 DENSE_ROWS, JAGGED_ROWS = "dense", "jagged"
 TOKENS, LABELS, DOCUMENT_IDS = "input_ids", "labels", "document_ids"
-MADE_COLUMNS = (LABELS, "position_ids", DOCUMENT_IDS, "loss_mask")
+LOSS_MASK = "loss_mask"
+MADE_COLUMNS = (LABELS, "position_ids", DOCUMENT_IDS, LOSS_MASK)
 """The columns of packed rows beside their tokens."""
 _SMALLEST_ID, _LARGEST_ID = -(2**63), 2**63 - 1
 
@@ -90,7 +94,8 @@ def pack(
     A batch is a dict of tensors of shape ``(rows, length)``: the tokens (int64) under the name of
     their column, ``labels`` (int64; -100 where there is none), ``position_ids`` (int64; from 0 in
     each document and in padding), ``document_ids`` (int32; 1, 2, ... in each row, 0 in padding) and
-    ``loss_mask`` (bool; where there is a label). Other columns of the source are left out.
+    ``loss_mask`` (bool; where there is a label). Other columns of the source are left out; a log
+    line says so of its labels and its loss mask.
 
     Args:
         source: documents: a dict of columns, a list, a dataset, a stream, a FileDataset, a mixture.
@@ -171,3 +176,29 @@ def _check_columns(tokens: str | None, labels: str | None) -> None:
             f"tokens={tokens!r}. Name both, or leave labels out: they are the tokens then."
         )
         raise ConfigurationError(msg)
+
+
+def tell_of_labels(document: Any, columns: tuple[str | None, ...]) -> None:
+    """Say that labels are made of the tokens, where documents have some of their own.
+
+    Args:
+        document: one of them, or all by columns.
+        columns: those that are read.
+    """
+    if isinstance(document, Mapping) and len(columns) == 1:
+        for name in (LABELS, LOSS_MASK):
+            if name in document:
+                _warn_of_labels(name)
+                return
+
+
+@lru_cache
+def _warn_of_labels(name: str) -> None:
+    """Say it once."""
+    _log.warning(
+        "pack makes labels of the tokens, and leaves out the %r of its source. If some tokens are "
+        "not to be trained on, as those of a prompt, pass labels= with the name of a column that "
+        "has -100 there; if all are, leave %r out of the source.",
+        name,
+        name,
+    )
