@@ -231,6 +231,19 @@ class TestAccumulate:
             next(groups)
 
 
+    @pytest.mark.parametrize("wrong", [lambda d: d, lambda d: d.steps, tdi.progress])
+    def test_a_dataset_is_refused_before_its_epoch_begins(self, wrong):
+        dataset = make(tdi.OneDeviceStrategy("cpu"))
+        with pytest.raises(TypeError, match=r"Pass accumulate\(dataset\.steps\(\), 2\)"):
+            tdi.accumulate(wrong(dataset), 2)
+        assert 0 == dataset.epoch
+
+    def test_a_step_is_no_batch(self):
+        step = next(make(tdi.OneDeviceStrategy("cpu")).steps())
+        with pytest.raises(TypeError, match=r"Write step\.batch\['x'\]"):
+            step["x"]
+
+
 class TestLength:
     """The steps of the epoch that is to come, those before a loaded position as delivered."""
 

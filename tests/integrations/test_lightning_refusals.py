@@ -137,6 +137,20 @@ def test_a_stage_without_a_source(stage):
         getattr(make_trainer(), stage)(model, datamodule=module)
 
 
+@pytest.mark.parametrize("name", ["batch_size", "train_dataset", "source"])
+def test_an_argument_that_nobody_takes(name):
+    """Where it is written, not where training begins."""
+    with pytest.raises(TypeError, match=f"sources .train.* and .*global_batch_size.*got {name}="):
+        DataModule(Indexed(), **{name: 4})
+
+
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_a_loader_before_there_is_a_trainer(name):
+    module = DataModule(Indexed(), val=Indexed(), global_batch_size=4)
+    with pytest.raises(tdi.UsageError, match=f"Expected a Trainer that plays the loader of {name}"):
+        getattr(module, f"{name}_dataloader")()
+
+
 def test_a_step_before_there_is_one():
     class Asking(Model):
         def on_train_start(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from torch_distinput.distribute import context
@@ -13,6 +14,7 @@ from torch_distinput.distribute.steps.step import GroupShare, Step
 from torch_distinput.distribute.steps.step_loss import mask_step
 from torch_distinput.distribute.steps.weights import sum_weights
 from torch_distinput.options import check_count
+from torch_distinput.values import Distributed
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +85,17 @@ def accumulate(
             f'{type(weights).__name__}. Write weights=lambda batch: batch["labels"] != -100.'
         )
         raise TypeError(msg)
+    is_dataset = isinstance(steps, Distributed) and hasattr(steps, "steps")
+    if is_dataset or isinstance(steps, MethodType):  # before iter(), which begins an epoch
+        raise _no_steps(steps, num_steps)
     return _Groups(iter(steps), num_steps, weights)
+
+
+def _no_steps(given: Any, num_steps: int) -> TypeError:
+    return TypeError(
+        "accumulate() groups the steps of dataset.steps(), which know their examples, got "
+        f"{type(given).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
+    )
 
 
 @final
@@ -112,12 +124,7 @@ class _Groups(Iterator[StepGroup]):
             raise StopIteration
         for step in group:
             if type(step) is not Step:
-                msg = (
-                    "accumulate() groups the steps of dataset.steps(), which know their examples, "
-                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), "
-                    f"{self._num_steps})."
-                )
-                raise TypeError(msg)
+                raise _no_steps(step, self._num_steps)
         share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
         weights = self._weights
         shares = [share] * len(group) if weights is None else _weigh(group, share, weights)

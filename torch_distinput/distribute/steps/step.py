@@ -87,6 +87,14 @@ class Step:
         )
         raise TypeError(msg)
 
+    def __getitem__(self, key: object) -> NoReturn:
+        """Refuse to be taken for a batch."""
+        msg = (
+            f"Expected a batch to take {key!r} of, got step {self.index}, which holds one. Write "
+            f"step.batch[{key!r}]."
+        )
+        raise TypeError(msg)
+
     @property
     def index(self) -> int:
         """Number of the step within its epoch, from 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch_distinput as tdi
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from torch_distinput.integrations.lightning.training_progress import LoaderPosition
 
 _log = logging.getLogger(__name__)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse names that ``distribute_dataset`` does not take where they are written."""
+    taken = inspect.signature(tdi.Strategy.distribute_dataset).parameters
+    known = {*taken, "weights"} - {"self", "source"}
+    others = [name for name in arguments if name not in known]
+    if others:
+        msg = (
+            f"DataModule takes sources (train, val, test, predict) and {', '.join(sorted(known))}; "
+            f"got {others[0]}=."
+        )
+        raise TypeError(msg)
 
 
 def check_mode(trainer: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch_distinput as tdi
-from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.loader import Loader
 from torch_distinput.integrations.lightning.signals import Signals
 
@@ -35,6 +35,9 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         arguments: what ``distribute_dataset`` takes for all of them: ``global_batch_size``,
             ``seed``, ``collate_fn``, ``num_workers``, ``num_threads``, ``options``; and
             ``weights``, as of :class:`Loader`.
+
+    Raises:
+        TypeError: for an argument that ``distribute_dataset`` does not take.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         self._trainer: Any = None
         super().__init__()
         self.train, self.val, self.test, self.predict = train, val, test, predict
+        checks.check_arguments(arguments)
         self._for_training = {"shuffle": shuffle, "drop_last": drop_last}
         self._arguments = arguments
 
@@ -80,7 +84,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
 
     def val_dataloader(self) -> Any:
         """Return the loader for validation; none where ``fit`` has nothing to validate with."""
-        if self.val is None and self.trainer.state.fn == "fit":
+        if self.val is None and self.trainer is not None and self.trainer.state.fn == "fit":
             return []
         return self._load("val", self.val)
 
@@ -97,6 +101,13 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
             msg = (
                 f"Expected a source for {name}, got none. Pass {name}=..., set self.{name} in "
                 f"setup(), or override {name}_dataloader()."
+            )
+            raise tdi.UsageError(msg)
+        if self.trainer is None:
+            msg = (
+                f"Expected a Trainer that plays the loader of {name}, got none: trainer.fit(model, "
+                "datamodule=...) and its like set it. To look at a batch without, write "
+                'next(iter(tdi.OneDeviceStrategy("cpu").distribute_dataset(source, ...))).'
             )
             raise tdi.UsageError(msg)
         return Loader(self.trainer, source, **self._arguments, **arguments)
