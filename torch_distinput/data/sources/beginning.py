@@ -71,7 +71,8 @@ class Beginning:
                 "passed over: if it draws another order each time, some are lost and others come "
                 "again. Let the order follow from a fixed seed and set_epoch(), give the source "
                 "state_dict() and load_state_dict(), or start a new epoch without the state. If "
-                "only the contents of its examples are random or have changed, nothing is lost.",
+                "only the size of its batches has changed, or the contents of its examples, as "
+                "where they are random, nothing is lost.",
                 self._name,
             )
 
