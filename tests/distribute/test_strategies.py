@@ -7,6 +7,7 @@ import inspect
 import pickle
 
 import pytest
+import torch
 
 import torch_distinput as tdi
 from torch_distinput.testing import simulate
@@ -85,3 +86,12 @@ def test_who_takes_a_dataset_for_a_data_loader_is_told(name):
         getattr(dataset, name)
     with pytest.raises(AttributeError, match="no attribute 'other'$"):
         _ = dataset.other
+
+
+@pytest.mark.parametrize("make", [tdi.MultiWorkerMirroredStrategy, tdi.MirroredStrategy])
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_a_device_that_is_not_there(make, kind, monkeypatch):
+    """Said in our words, with what to pass."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    with pytest.raises(tdi.ConfigurationError, match=rf'got "{kind}".*no accelerator.*\["cpu"\]'):
+        make([kind])

@@ -37,7 +37,8 @@ class MultiWorkerMirroredStrategy(Strategy):
             them does, and sends each step to the others.
 
     Raises:
-        ConfigurationError: a ValueError; the mesh has no such dimensions, or not known ones only.
+        ConfigurationError: a ValueError; the mesh has no such dimensions, or not known ones only;
+            or torch finds no such device.
         UsageError: under torchrun before ``init_distributed()``. A strategy made before a process
             group that did not come from torchrun (``mp.spawn``, Lightning's ``ddp_fork``,
             notebooks) raises it when it is used: it cannot know of the other ranks.
@@ -148,7 +149,14 @@ def _parsed(devices: Sequence[Device]) -> list[torch.device]:
 def _with_index(device: torch.device) -> torch.device:
     if device.type == "cpu" or device.index is not None:
         return torch.device(device.type) if device.type == "cpu" else device
-    return torch.device(device.type, torch.accelerator.current_device_index())
+    own = _own_accelerator()
+    if own.type != device.type:
+        msg = (
+            f'Expected a device that torch finds on this machine, got "{device.type}", where there '
+            f'is {_described(own)}. Pass ["{own.type}"], or leave devices out.'
+        )
+        raise ConfigurationError(msg)
+    return own
 
 
 def _own_accelerator() -> torch.device:
