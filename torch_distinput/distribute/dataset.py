@@ -180,7 +180,7 @@ class DistributedDataset(Distributed):
         """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
 
         A position that was loaded, or that a state shows, is there again afterwards. For a look at
-        the data before training goes on, as ``adapt`` takes it; on all ranks.
+        the data between two loops, as ``iter()`` closes an open one; on all ranks.
         """
         return self._next.set_aside()
 
