@@ -154,3 +154,28 @@ def test_a_map_that_returns_nothing(tmp_path, made):
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=2)
     with pytest.raises(tdi.SourceError, match=r"got .* as example 0. Return the example"):
         next(iter(dataset))
+
+
+@pytest.mark.parametrize("policy", ["data", "file"])
+@pytest.mark.parametrize("size", [0, 1, 3, 6, 7, 20])
+def test_bad_records_are_none_of_those_to_take(tmp_path, size, policy):
+    """Whatever reader finds them bad, and when; and from each position."""
+    lines = [json.dumps({"id": number}) if number % 3 else "garbage" for number in range(18)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    files = tdi.FileDataset(tmp_path / "a.jsonl", reader="jsonl", on_error="skip").take(size)
+    good = [number for number in range(18) if number % 3]
+    options = tdi.InputOptions(auto_shard_policy=policy)
+
+    def make(strategy):
+        return strategy.distribute_dataset(files, global_batch_size=4, options=options)
+
+    steps = list(make(tdi.OneDeviceStrategy("cpu")))
+    assert good[:size] == [number for step in steps for number in step["id"].tolist()]
+    for number in range(len(steps) + 1):
+        left = make(tdi.OneDeviceStrategy("cpu"))
+        for _ in zip(range(number), left, strict=False):
+            pass
+        again = make(tdi.OneDeviceStrategy("cpu"))
+        again.load_state_dict(left.state_dict())
+        rest = [row for step in again for row in step["id"].tolist()]
+        assert good[:size][4 * number :] == rest

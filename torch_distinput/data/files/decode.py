@@ -22,7 +22,15 @@ from torch_distinput.data.batch.tree import (
     map_leaves,
     unflatten,
 )
-from torch_distinput.data.files.operations import Filter, Key, Locate, Map, Operation, Upstream
+from torch_distinput.data.files.operations import (
+    Filter,
+    Key,
+    Locate,
+    Map,
+    Operation,
+    Take,
+    Upstream,
+)
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
@@ -35,9 +43,12 @@ def has_decode(reader: Reader) -> bool:
     return type(reader).decode is not Reader.decode
 
 
-def decode_index(operations: Sequence[Operation]) -> int:
-    """Before which operation records are decoded: the first one that looks at them."""
-    kinds = (Map, Filter)
+def decode_index(operations: Sequence[Operation], *, skips: bool) -> int:
+    """Before which operation records are decoded: the first one that looks at them.
+
+    ``skips``: bad ones are left out; then they must not be counted among those to take.
+    """
+    kinds = (Map, Filter, Take) if skips else (Map, Filter)
     looking = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
     return next(looking, len(operations))
 

@@ -302,8 +302,9 @@ class FileStream(CountedStream):
         late: tuple[type, ...] = (Map,)
         if has_decode(self.dataset.reader):
             decode = Decode(self.dataset.reader, log, schema)
-            operations.insert(decode_index(operations), decode)
-            if (sparse or self.threads > 1) and self.dataset.on_error == "raise":
+            skips = self.dataset.on_error != "raise"
+            operations.insert(decode_index(operations, skips=skips), decode)
+            if (sparse or self.threads > 1) and not skips:
                 late = (Map, Decode)
         end = file_ops.num_before_final_maps(operations, late)
         return tuple(operations[:end]), tuple(operations[end:])
