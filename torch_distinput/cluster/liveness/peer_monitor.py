@@ -56,7 +56,7 @@ class PeerMonitor:
         """Main thread: there are no more steps; an error is told."""
         self._stop.unclaim()
         is_well = isinstance(ending, StopIteration)
-        verb = "at the end of" if is_well else "after an error in"
+        verb = "past the end of" if is_well else "after an error in"
         self._heartbeat.outside = Activity(verb, self._topic, None, time.monotonic())
         if is_well:
             self._peers.end_well(self._topic)
