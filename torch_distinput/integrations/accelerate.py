@@ -143,7 +143,8 @@ class DistributedLoader:
         accelerator = self._accelerator
         self._step, self._before = None, self.dataset.state_dict()
         self._num_waiting = 0
-        steps = play(self.dataset, cure="Call loader.average_loss(losses).")
+        cure = "Call loader.average_loss(losses), or loader.average(losses) for what is logged."
+        steps = play(self.dataset, cure=cure)
         accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
         self._is_playing = True
         try:

@@ -324,7 +324,7 @@ class Loader:
         checks.check_mode(self._trainer)
         if self._trained is not None and self._num_steps is not None:
             checks.check_num_steps(self._trainer, self._num_steps)
-        cure = "Call average_loss of the DataModule, or of the loader."
+        cure = "Call average_loss of the DataModule or loader, or average for what is logged."
         with closing(play(self.dataset, cure=cure)) as steps:
             for delivered in self._group(to_the_end(steps, self._num_steps)):
                 batch = delivered.step.batch
