@@ -33,6 +33,7 @@ from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt, may_pass
 from torch_distinput.data.storage.shared_listing import share_listing
+from torch_distinput.data.storage.whole_copies import open_whole
 from torch_distinput.errors import ConfigurationError
 
 Options = Mapping[str, Any]
@@ -94,7 +95,7 @@ def open_file(
             # By keyword: the second positional parameter of s3fs is a version.
             fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
             return open_ranged(fetch, raw_size, path=info.path, retries=retries)
-        opened = attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
+        opened = attempt(lambda: open_whole(system, inner), retries)
         if raw_size is None:
             return forward(opened)
         if isinstance(system, CachingFileSystem):
