@@ -64,7 +64,10 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 }
 # Each dangerous thing, and the files or folders that own it. A lazy import is an import.
 OWNERS = {
-    "fsspec": ("data/storage/filesystem.py", "data/storage/glob_walk.py"),
+    "fsspec": (
+        *("data/storage/filesystem.py", "data/storage/glob_walk.py"),
+        "data/storage/whole_copies.py",
+    ),
     "torchdata": ("integrations/",),
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 
 import torch_distinput as tdi
-from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 
 _owners: weakref.WeakKeyDictionary[tdi.DistributedDataset, str] = weakref.WeakKeyDictionary()
 
@@ -33,7 +32,7 @@ def claim(dataset: tdi.DistributedDataset, owner: str) -> None:
         raise tdi.UsageError(msg)
 
 
-def play(dataset: tdi.DistributedDataset, *, cure: str) -> DistributedSteps:
+def play(dataset: tdi.DistributedDataset, *, cure: str) -> tdi.DistributedSteps:
     """Return the next epoch's steps, of which ``compute_average_loss`` is refused.
 
     Args:

@@ -1,4 +1,4 @@
-"""List and open files wherever they lie: with the walk of globs, all that knows fsspec.
+"""List and open files wherever they lie: with globs and copies, all that knows fsspec.
 
 File systems are found anew wherever a file is listed or opened, so none is ever carried into a
 loader process.

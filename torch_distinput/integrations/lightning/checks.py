@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
+def check_dataset_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse names that ``distribute_dataset`` does not take where they are written."""
     taken = inspect.signature(tdi.Strategy.distribute_dataset).parameters
     known = {*taken, "weights"} - {"self", "source"}

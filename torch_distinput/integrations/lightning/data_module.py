@@ -55,7 +55,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         self._trainer: Any = None
         super().__init__()
         self.train, self.val, self.test, self.predict = train, val, test, predict
-        checks.check_arguments(arguments)
+        checks.check_dataset_arguments(arguments)
         self._for_training = {"shuffle": shuffle, "drop_last": drop_last}
         self._arguments = arguments
 
