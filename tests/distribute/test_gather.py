@@ -105,6 +105,16 @@ class TestGather:
         with pytest.raises(ValueError, match=f"Expected int64 indices.*{shown}"):
             one(1).gather_in_order(torch.tensor(index), torch.ones(2))
 
+    @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+    def test_in_order_with_a_worker_that_had_no_example(self, make):
+        """What it has collected is empty, and of floats by default."""
+
+        def work(strategy):
+            numbers = [number for number in range(3) if number % 4 == strategy.worker_index]
+            return strategy.gather_in_order(make(numbers), [f"{number}" for number in numbers])
+
+        assert [["0", "1", "2"]] * 4 == simulate(work, num_workers=4)
+
     def test_in_order_refuses_other_rows_than_indices_on_all_workers(self):
         """Padded predictions of unpadded ids: the worker's own error, and its words elsewhere."""
 

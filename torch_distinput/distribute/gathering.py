@@ -59,6 +59,8 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
             )
             raise ValueError(msg)
     indices = [torch.as_tensor(value) for value in values]
+    # Of a rank without examples: an empty list, which is of floats by default.
+    indices = [index.long() if index.shape == (0,) else index for index in indices]
     for index in indices:
         has_places = index.ndim == 1 or (index.ndim == 2 and index.shape[1] == 2)
         if index.dtype not in _WHOLE or not has_places:
