@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.fingerprint import fingerprint
+from torch_distinput.data.batch.fingerprint import examine
 from torch_distinput.testing.simulated import simulate
 
 if TYPE_CHECKING:
@@ -40,13 +40,16 @@ def assert_resumes_everywhere(
         num_workers: of the cluster that saves.
         replicas_per_worker: of the cluster that saves.
         elsewhere: clusters to go on with, as pairs of these two numbers; none for sources that
-            cannot change it.
+            cannot change it, and for files that are dealt out with ``drop_last``: how many workers
+            there are decides there which examples are left out.
 
     Raises:
-        AssertionError: names the position, the cluster and the difference.
+        AssertionError: names the position, the cluster and the difference. Also for an epoch that
+            proves nothing: one without steps, and one of examples that cannot be compared.
     """
     here = (num_workers, replicas_per_worker)
     whole = _play(make_dataset, here)
+    _check_proof(whole)
     for position, state in enumerate(whole.states):
         rest = _play(make_dataset, here, state)
         expected = [worker[position:] for worker in whole.workers]
@@ -67,6 +70,7 @@ class _Played:
     workers: list[list[list[list[int]]]]
     states: list[str]
     is_dealt: bool
+    unchecked: frozenset[str]
 
     def examples(self, start: int = 0, stop: int | None = None) -> list[int]:
         """All examples of some steps, step by step, in the order of the replicas."""
@@ -80,6 +84,8 @@ def _play(
     cluster: Cluster,
     state: str | None = None,
 ) -> _Played:
+    unchecked: set[str] = set()
+
     def work(strategy: Strategy) -> tuple[list[list[list[int]]], list[str], bool]:
         dataset = make_dataset(strategy)
         if state is not None:
@@ -89,7 +95,7 @@ def _play(
             batches = zip(
                 strategy.local_results(step), iterator.last_step.local_counts, strict=True
             )
-            steps.append([_fingerprints(batch, count) for batch, count in batches])
+            steps.append([_fingerprints(batch, count, unchecked) for batch, count in batches])
             states.append(json.dumps(dataset.state_dict()))
         return steps, states, iterator.stats().balance is not None
 
@@ -99,12 +105,31 @@ def _play(
         if len(set(said)) > 1:
             msg = f"The states after {number} steps differ between the workers: {sorted(set(said))}"
             raise AssertionError(msg)
-    return _Played(list(workers), states[0], any(dealt))
+    return _Played(list(workers), states[0], any(dealt), frozenset(unchecked))
 
 
-def _fingerprints(batch: Any, count: int) -> list[int]:
+def _fingerprints(batch: Any, count: int, unchecked: set[str]) -> list[int]:
     """Of the examples: padding comes after them."""
-    return [fingerprint(example) for example in islice(rows.iterate_rows(batch), count)]
+    prints = [examine(example) for example in islice(rows.iterate_rows(batch), count)]
+    unchecked.update(*(found.unchecked for found in prints))
+    return [found.number for found in prints]
+
+
+def _check_proof(whole: _Played) -> None:
+    """Refuse an epoch with which any dataset would pass."""
+    if not any(whole.workers):
+        msg = (
+            "Expected a dataset with some steps, but it delivers none: there is no position to "
+            "resume at. Is it empty, or does drop_last leave out all of it?"
+        )
+        raise AssertionError(msg)
+    if whole.unchecked:
+        msg = (
+            f"The examples hold objects of class {', '.join(sorted(whole.unchecked))}, which "
+            "cannot be compared: they are not arrays and cannot be pickled, or are too large, or look "
+            "different each time. Map them to arrays, numbers or strings for this test."
+        )
+        raise AssertionError(msg)
 
 
 def _first_difference(expected: list[Any], got: list[Any]) -> str:
@@ -142,11 +167,18 @@ def _compare(whole: _Played, position: int, got: list[int], where: str) -> None:
     expected = whole.examples(position)
     lost = list((Counter(expected) - Counter(got)).elements())
     repeated = list((Counter(got) - Counter(expected)).elements())
+    policy = dict(json.loads(whole.states[position])["recipe"]).get("auto_shard_policy")
     if lost or repeated:
-        msg = f"{where}: {len(lost)} examples are lost and {len(repeated)} repeated."
+        cause = (
+            " With drop_last, each worker leaves out the rest of its own files: which examples "
+            "these are depends on the number of workers. Pass elsewhere=() then."
+        )
+        msg = (
+            f"{where}: {len(lost)} examples are lost and {len(repeated)} repeated."
+            f"{cause if policy == 'file' else ''}"
+        )
         raise AssertionError(msg)
-    recipe = dict(json.loads(whole.states[position])["recipe"])
-    if recipe.get("auto_shard_policy") == "data" and got != expected:
+    if policy == "data" and got != expected:
         msg = f"{where}: the rest of the epoch comes in another order."
         raise AssertionError(msg)
 
