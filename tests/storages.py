@@ -87,6 +87,8 @@ class WebServer(Storage):
         self.versions = {}  # entity tags, of the files that have one
         self.requests = Counter()
         self.failures = 0
+        self.num_granted = None  # how many bodies are sent before 403; None: all
+        self.cuts_bodies = False
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler(ranges))
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -126,6 +128,10 @@ class WebServer(Storage):
                 if storage.failures and with_body:
                     storage.failures -= 1
                     return self.send_error(503)
+                if storage.num_granted is not None and with_body:
+                    if not storage.num_granted:
+                        return self.send_error(403)
+                    storage.num_granted -= 1
                 asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
                 if asked and ranges:
                     start, last = map(int, asked.groups())
@@ -144,7 +150,8 @@ class WebServer(Storage):
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if with_body:
-                    self.wfile.write(body)
+                    self.wfile.write(body[: len(body) // 2] if storage.cuts_bodies else body)
+                self.close_connection = storage.cuts_bodies
                 return None
 
             def log_message(self, *_):

@@ -46,7 +46,7 @@ class Npz(Reader):
         except DistinputError:
             raise
         except _DAMAGE as error:
-            file.bad("archive", error)
+            _tell_damage(file, "archive", error)
             return ()
         return (Part(stop=rows, num_records=rows),) if rows else ()
 
@@ -75,7 +75,15 @@ class Npz(Reader):
         except DistinputError:
             raise
         except _DAMAGE as error:
-            file.bad(f"archive, record {number} and after", error)
+            _tell_damage(file, f"archive, record {number} and after", error)
+
+
+def _tell_damage(file: InputFile, where: str, error: Exception) -> None:
+    """Report an archive that is damaged; zipfile says that also of one that cannot be reached."""
+    cause = error.__context__
+    if isinstance(cause, OSError) and cause.errno is not None:
+        raise cause
+    file.bad(where, error)
 
 
 @contextmanager

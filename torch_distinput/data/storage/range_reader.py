@@ -9,7 +9,7 @@ from typing import IO, Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_distinput.data.storage.retries import Retries, attempt
+from torch_distinput.data.storage.retries import Retries, attempt, raise_failure
 from torch_distinput.errors import ConfigurationError
 
 _BUFFER_BYTES = 1 << 16
@@ -73,7 +73,10 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._opened.read(len(buffer))
+        try:
+            data = self._opened.read(len(buffer))
+        except Exception as error:  # noqa: BLE001 - raised again
+            raise_failure(error)
         buffer[: len(data)] = data
         return len(data)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeVar, final
+from typing import NoReturn, TypeVar, final
 
 from torch_distinput.threads import Lock, new_lock
 
@@ -25,10 +25,17 @@ _ATTEMPTS = 5
 _FIRST_PAUSE = 0.1
 """Seconds before the second attempt; the pause doubles from attempt to attempt."""
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one and the same from Python 3.11 on
 _NO_NAMES = {errno.ENAMETOOLONG, errno.EINVAL}
 """What a storage says of a path that can be no file's."""
 _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
-_LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
+_NO_RIGHT = {401, 403}
+_NO_SUCH_RANGE = 416
+_LIBRARIES = {
+    "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "http", "httpx",
+    "huggingface_hub", "requests", "urllib3",
+}  # fmt: skip
+"""Clients of storages, whose errors are of classes of their own."""
 
 
 @final
@@ -82,7 +89,7 @@ async def attempt_later(call: Callable[[], Awaitable[T]], retries: Retries) -> T
 def _pause_after(error: Exception, number: int) -> float:
     """Seconds until the next attempt; raises where there is none."""
     if not may_pass(error):
-        raise error
+        raise_failure(error)
     if number == _ATTEMPTS:
         said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
         raise OSError(errno.EIO, said) from error
@@ -98,5 +105,22 @@ def may_pass(error: Exception) -> bool:
         return False
     if isinstance(error, _FINAL) or getattr(error, "status", 500) in _REFUSALS:
         return False
-    library = type(error).__module__.partition(".")[0]
-    return isinstance(error, (OSError, TimeoutError, EOFError)) or library in _LIBRARIES
+    return isinstance(error, (OSError, *_TIMEOUTS, EOFError)) or _is_of_client(error)
+
+
+def raise_failure(error: Exception) -> NoReturn:
+    """Raise what a storage raised, as an OSError with a number if it is a failure of the storage.
+
+    What has none is taken for damage of the content, and is left out where bad records are. So a
+    file that has become shorter than the range that is asked for stays what it is.
+    """
+    status = getattr(error, "status", None)
+    is_failure = isinstance(error, (ConnectionError, *_TIMEOUTS)) or _is_of_client(error)
+    if getattr(error, "errno", None) is not None or not is_failure or status == _NO_SUCH_RANGE:
+        raise error
+    number = errno.EACCES if status in _NO_RIGHT else errno.EIO
+    raise OSError(number, f"{type(error).__name__}: {error}") from error
+
+
+def _is_of_client(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in _LIBRARIES
