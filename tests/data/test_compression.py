@@ -20,6 +20,7 @@ from tests.distribute.street import play
 from tests.storages import NAMES, Local, open_storage
 from tests.tfrecords import frame
 from torch_distinput import readers
+from torch_distinput.data.storage.compression import decompressor
 
 
 @pytest.fixture(params=NAMES)
@@ -143,3 +144,19 @@ def test_zeros_between_xz_streams(tmp_path):
     url = Local(tmp_path).put("b.txt.xz", (b"\0" * 6).join(halves))
     with pytest.raises(tdi.SourceError, match="multiples of 4, got 6"):
         records(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_compressed"),
+    [
+        ("zip://a.txt.gz::https://host/all.zip", True),
+        ("tar://a.txt::/data/all.tar.gz", False),
+        ("simplecache::https://host/a.txt.gz?X-Signature=abc", True),
+        ("https://host/a.txt?next=a.GZ", True),
+        ("simplecache::s3://bucket/a.txt", False),
+        ("/data/a.txt.zst", True),
+    ],
+)
+def test_which_name_tells(url, is_compressed):
+    """That of the member, not of its archive; of a link without its signature."""
+    assert is_compressed == (decompressor(url) is not None)

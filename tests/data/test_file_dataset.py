@@ -36,7 +36,7 @@ class TestListing:
     @pytest.mark.parametrize(
         "pattern", ["data/*/a.txt", "*/*/a.txt", "data/**/a.txt", "**/*.txt", "data/v?/a*"]
     )
-    @pytest.mark.parametrize("start", ["file://", "simplecache::file://", "blockcache::file://"])
+    @pytest.mark.parametrize("start", ["file://", "simplecache::file://", "filecache::file://"])
     def test_links_to_folders(self, tmp_path, pattern, start):
         """Entered as by Python's own globs; but there must be an end to what is below them."""
         (tmp_path / "real" / "v2").mkdir(parents=True)

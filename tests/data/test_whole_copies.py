@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
 from pathlib import Path
 
 import fsspec
 import pytest
 
 import torch_distinput as tdi
+from tests.storages import WebServer
 from torch_distinput.data.storage.whole_copies import open_whole
 
 RECORDS = [f"{number:04}" for number in range(900)]
@@ -19,6 +23,7 @@ class Halves(fsspec.AbstractFileSystem):
     """One file, of a size that is not listed, as by web servers; its copy is made in two halves."""
 
     protocol = "halves"
+    content = CONTENT
 
     @staticmethod
     def between():
@@ -30,10 +35,27 @@ class Halves(fsspec.AbstractFileSystem):
 
     def get_file(self, rpath, lpath, **_):
         with Path(lpath).open("wb") as copy:
-            copy.write(CONTENT[: len(CONTENT) // 2])
+            middle = len(self.content) // 2
+            copy.write(self.content[:middle])
             copy.flush()
             self.between()
-            copy.write(CONTENT[len(CONTENT) // 2 :])
+            copy.write(self.content[middle:])
+
+    def _open(self, path, mode="rb", **_):
+        return HalfFile(self)
+
+
+class HalfFile(io.BytesIO):
+    """What a cache that decompresses reads; so much of it was there before it is cut."""
+
+    def __init__(self, system):
+        super().__init__(system.content)
+        self.between = system.between
+
+    def read(self, size=-1):
+        if self.tell() > len(self.getvalue()) // 2:
+            self.between()
+        return super().read(size)
 
 
 @pytest.fixture
@@ -68,15 +90,80 @@ def count_lines(system, path):
         return len(copy.readlines())
 
 
-def test_a_connection_that_is_cut(where, monkeypatch):
-    """The file is copied anew; nobody reads what the first attempt has left."""
-    monkeypatch.setattr(Halves, "between", raising_once(ConnectionResetError("cut")))
-    url, options = where
+def play(url, options):
+    """The records, and how often the storage was asked again."""
     files = tdi.FileDataset(url, storage_options=options)
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=100)
     with iter(dataset) as steps:
-        assert RECORDS == [record for step in steps for record in step]
-        assert 1 == steps.stats().retries
+        return [record for step in steps for record in step], steps.stats().retries
+
+
+def test_a_connection_that_is_cut(where, monkeypatch):
+    """The file is copied anew; nobody reads what the first attempt has left."""
+    monkeypatch.setattr(Halves, "between", raising_once(ConnectionResetError("cut")))
+    assert (RECORDS, 1) == play(*where)
+
+
+def test_a_copy_that_is_decompressed(where, monkeypatch):
+    url, options = where
+    monkeypatch.setattr(Halves, "content", gzip.compress(CONTENT, 0) + gzip.compress(b"") * 300)
+    monkeypatch.setattr(Halves, "between", raising_once(ConnectionResetError("cut")))
+    options = {name: {**own, "compression": "gzip"} for name, own in options.items()}
+    assert (RECORDS, 1) == play(url, options)
+
+
+def test_an_archive(where, monkeypatch):
+    """fsspec opens it where its members are listed."""
+    url, options = where
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for first in range(0, len(RECORDS), 300):
+            lines = "\n".join(RECORDS[first : first + 300]).encode()
+            info = tarfile.TarInfo(f"{first}.txt")
+            info.size = len(lines)
+            archive.addfile(info, io.BytesIO(lines))
+    monkeypatch.setattr(Halves, "content", content.getvalue())
+    monkeypatch.setattr(Halves, "between", raising_once(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        play(f"tar://*.txt::{url}", options)
+    assert RECORDS == play(f"tar://*.txt::{url}", options)[0]
+
+
+def test_who_reads_while_another_process_copies(where, folder, monkeypatch):
+    """Who has not heard of the copy yet makes another; what lies there stays whole."""
+    url, options = where
+    late = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
+    late[0]._check_file(late[1])  # a filecache looks at its list every ten seconds
+    count_lines(*fsspec.core.url_to_fs(url, **options))
+    (copy,) = copies_in(folder)
+    seen = []
+    monkeypatch.setattr(Halves, "between", staticmethod(lambda: seen.append(copy.read_bytes())))
+    assert len(RECORDS) == count_lines(*late)
+    assert all(content == CONTENT for content in seen)
+    assert ([CONTENT] if url.startswith("filecache") else []) == seen
+
+
+def test_a_name_as_long_as_names_may_be(folder, monkeypatch):
+    name = "d/" + "a" * 251 + ".txt"
+    monkeypatch.setitem(globals(), "FILE", name)
+    options = {"simplecache": {"cache_storage": str(folder), "same_names": True}}
+    assert (RECORDS, 0) == play(f"simplecache::halves://{name}", options)
+
+
+@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
+def test_a_server_that_lists_nothing(folder, kind):
+    server = WebServer()
+    url = f"{kind}::{server.put('below/a.txt', CONTENT)}"
+    assert (RECORDS, 0) == play(url, {kind: {"cache_storage": str(folder)}})
+    server.close()
+
+
+@pytest.mark.parametrize("kind", ["blockcache", "cached"])
+def test_caches_of_blocks_are_refused(folder, kind):
+    """They keep zeros for what a lost connection did not bring."""
+    for url in (f"{kind}::halves://{FILE}", f"tar://*.txt::{kind}::halves://{FILE}"):
+        with pytest.raises(tdi.ConfigurationError, match="Expected 'simplecache::'"):
+            play(url, {kind: {"cache_storage": str(folder)}})
 
 
 def test_an_interruption_leaves_no_copy(where, folder, monkeypatch):

@@ -126,8 +126,8 @@ def _check_proof(whole: _Played) -> None:
     if whole.unchecked:
         msg = (
             f"The examples hold objects of class {', '.join(sorted(whole.unchecked))}, which "
-            "cannot be compared: they are not arrays and cannot be pickled, or are too large, or look "
-            "different each time. Map them to arrays, numbers or strings for this test."
+            "cannot be compared: they are not arrays and cannot be pickled, or are too large, or "
+            "look different each time. Map them to arrays, numbers or strings for this test."
         )
         raise AssertionError(msg)
 

@@ -18,6 +18,7 @@ from torch_distinput.data.files.operations import Operation
 from torch_distinput.data.formats import find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.compression import content_name
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
@@ -63,7 +64,7 @@ class FileDataset:
 
     patterns: tuple[str, ...]
     reader: Reader
-    storage_options: Mapping[str, Any]
+    storage_options: Mapping[str, Any] = dataclasses.field(repr=False)  # it may hold secrets
     shuffle_files: bool
     split_files: bool
     on_error: OnError
@@ -243,7 +244,7 @@ def find_format_read_as_text(dataset: FileDataset) -> str | None:
     if type(dataset.reader).__name__ != "Text" or dataset.operations:
         return None
     for pattern in dataset.patterns:
-        for suffix in PurePosixPath(pattern).suffixes:
+        for suffix in PurePosixPath(content_name(pattern)).suffixes:
             if suffix in _SUFFIXES:
                 return _SUFFIXES[suffix]
     return None

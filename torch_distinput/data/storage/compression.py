@@ -26,7 +26,16 @@ _PIECE_BYTES = 1 << 16
 
 def decompressor(path: str) -> Decompress | None:
     """Return what decompresses a file of this name; None if it is not compressed."""
-    return next((open_ for end, open_ in _BY_SUFFIX.items() if path.lower().endswith(end)), None)
+    name = content_name(path).lower()
+    is_link = name.startswith(("http://", "https://"))
+    names = (name, name.partition("?")[0]) if is_link else (name,)  # links may be signed
+    found = (open_ for end, open_ in _BY_SUFFIX.items() if any(n.endswith(end) for n in names))
+    return next(found, None)
+
+
+def content_name(path: str) -> str:
+    """The name of what is read: of the member of an archive, behind a cache of the file."""
+    return next((link for link in path.split("::") if "://" in link), path)
 
 
 @final

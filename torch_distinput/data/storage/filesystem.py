@@ -17,7 +17,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import IO, Any, cast
 
-import fsspec.core
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.cached import CachingFileSystem
@@ -33,7 +32,7 @@ from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt, may_pass
 from torch_distinput.data.storage.shared_listing import share_listing
-from torch_distinput.data.storage.whole_copies import open_whole
+from torch_distinput.data.storage.whole_copies import find_system, open_whole
 from torch_distinput.errors import ConfigurationError
 
 Options = Mapping[str, Any]
@@ -80,7 +79,7 @@ def open_file(
     retries: Retries,
 ) -> InputFile:
     """Return a listed file as a reader sees it; nothing is opened yet."""
-    system, inner = fsspec.core.url_to_fs(info.path, **storage_options)
+    system, inner = find_system(info.path, storage_options)
     decompress = decompressor(info.path)
     local = isinstance(system, LocalFileSystem)
     raw_size = _size(info, system, inner, retries)
@@ -116,13 +115,16 @@ def open_file(
 
 def is_remote(path: str, storage_options: Options) -> bool:
     """Whether reading means waiting for a network."""
-    return isinstance(fsspec.core.url_to_fs(path, **storage_options)[0], AsyncFileSystem)
+    return isinstance(find_system(path, storage_options)[0], AsyncFileSystem)
 
 
 def load_file(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
-    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system, inner = find_system(url, storage_options)
     try:
+        if isinstance(system, CachingFileSystem):
+            with attempt(lambda: open_whole(system, inner), Retries()) as copy:
+                return copy.read()
         return attempt(lambda: cast("bytes", system.cat_file(inner)), Retries())
     except FileNotFoundError:
         return None
@@ -130,7 +132,7 @@ def load_file(url: str, storage_options: Options) -> bytes | None:
 
 def store_file(url: str, content: bytes, storage_options: Options) -> None:
     """Write a small file aside and move it into place, so that nobody reads half of it."""
-    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system, inner = find_system(url, storage_options)
     system.makedirs(_folder(inner), exist_ok=True)
     if not isinstance(system, LocalFileSystem):
         system.pipe_file(inner, content)  # object stores show a file when it is complete
@@ -146,7 +148,7 @@ def store_file(url: str, content: bytes, storage_options: Options) -> None:
 
 def names_in(url: str, storage_options: Options) -> set[str]:
     """The names of what lies in a folder; none if there is no folder."""
-    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system, inner = find_system(url, storage_options)
     try:
         return {path.rstrip("/").rpartition("/")[2] for path in system.ls(inner, detail=False)}
     except FileNotFoundError:
@@ -155,7 +157,7 @@ def names_in(url: str, storage_options: Options) -> set[str]:
 
 def names_below(url: str, storage_options: Options) -> set[str]:
     """The names of all files in a folder and in those below it, relative to it."""
-    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system, inner = find_system(url, storage_options)
     inner = inner.rstrip("/")
     system.invalidate_cache()  # of listings, in which what others have written since is missing
     try:
@@ -188,7 +190,7 @@ def store_folder(
     A local folder is written aside and renamed. Object stores rename nothing: there the file named
     ``last`` is removed first and written last. All that lay there before is gone then.
     """
-    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system, inner = find_system(url, storage_options)
     if isinstance(system, LocalFileSystem):
         store_local_folder(os.path.realpath(inner), contents)
         return
@@ -246,7 +248,7 @@ def _forget_listings(paths: Sequence[str], storage_options: Options) -> None:
         if "::" in path:  # the storage comes last; what reads from it hands the call on
             storage = path.rpartition("::")[2]
             options = storage_options.get(storage.partition("://")[0], {})
-        fsspec.core.url_to_fs(storage, **options)[0].invalidate_cache()
+        find_system(storage, options)[0].invalidate_cache()
 
 
 def _written(pattern: str, storage_options: Options) -> list[str]:
@@ -274,7 +276,7 @@ def _folder(path: str) -> str:
 
 def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
     """One listing of a folder, by the paths that the caller wrote."""
-    system, inner = fsspec.core.url_to_fs(folder or ".", **storage_options)
+    system, inner = find_system(folder or ".", storage_options)
     try:
         listed = system.ls(inner, detail=True)
     except (OSError, NotImplementedError):
@@ -290,13 +292,14 @@ def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
 
 
 def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[FileInfo]:
-    system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
-    if (info := _find_literally(system, inner)) is not None:
+    system, inner = find_system(pattern, storage_options)
+    # A cache knows less of a file than what it copies it from.
+    behind_cache = system.fs if isinstance(system, CachingFileSystem) else system
+    if (info := _find_literally(behind_cache, inner)) is not None:
         if info["type"] == "directory":
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
-    behind_cache = system.fs if isinstance(system, CachingFileSystem) else system
     matches = walks.find_matches(behind_cache, inner)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {

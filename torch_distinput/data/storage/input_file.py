@@ -35,7 +35,7 @@ class InputFile:
     local_path: str | None
     open: Callable[[], IO[bytes]]
     bad: Callable[[str, object], None]
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     fewest_parts: int = 1
     change: Callable[[], str] = str
 

@@ -80,7 +80,7 @@ class VocabularyOrigin:
     """
 
     url: str
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     key: str
     sha256: str = ""
 
