@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import torch
 from pyarrow import parquet
 
 import torch_distinput as tdi
+from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.formats import text
 from torch_distinput.testing import simulate
 
@@ -179,3 +181,41 @@ def test_bad_records_are_none_of_those_to_take(tmp_path, size, policy):
         again.load_state_dict(left.state_dict())
         rest = [row for step in again for row in step["id"].tolist()]
         assert good[:size][4 * number :] == rest
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        lambda files: files.take(40).shuffle(9),
+        lambda files: files.shuffle(9).take(40),
+        lambda files: files.take(30).repeat(2).shuffle(7).filter(lambda row: row["id"] > 5),
+        lambda files: files.take(40).map(lambda row, rng: row["id"] + 100 * int(rng.integers(9))),
+    ],
+)
+def test_from_raise_to_skip(tmp_path, recipe, num_workers):
+    """The order is the same, and a state of the one goes on with the other."""
+    lines = "".join(f"{json.dumps({'id': number})}\n" for number in range(50))
+    (tmp_path / "a.jsonl").write_text(lines)
+    options = tdi.InputOptions(auto_shard_policy="data")
+
+    def played(on_error, state=None, num_steps=None):
+        files = recipe(tdi.FileDataset(tmp_path / "a.jsonl", reader="jsonl", on_error=on_error))
+
+        def work(strategy):
+            dataset = strategy.distribute_dataset(
+                files, global_batch_size=4, seed=3, options=options
+            )
+            if state is not None:
+                dataset.load_state_dict(state)
+            steps = [fingerprint(step) for step in islice(dataset, num_steps)]
+            return steps, dataset.state_dict()
+
+        results = simulate(work, num_workers=num_workers)
+        return [steps for steps, _ in results], results[0][1]
+
+    whole, _ = played("raise")
+    assert whole == played("skip")[0]
+    head, state = played("raise", num_steps=3)
+    tail, _ = played("skip", state)
+    assert whole == [one + two for one, two in zip(head, tail, strict=True)]

@@ -43,13 +43,9 @@ def has_decode(reader: Reader) -> bool:
     return type(reader).decode is not Reader.decode
 
 
-def decode_index(operations: Sequence[Operation], *, skips: bool) -> int:
-    """Before which operation records are decoded: the first one that looks at them.
-
-    ``skips``: bad ones are left out; then they must not be counted among those to take.
-    """
-    kinds = (Map, Filter, Take) if skips else (Map, Filter)
-    looking = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
+def decode_index(operations: Sequence[Operation]) -> int:
+    """Before which operation records are decoded: the first one that looks at them."""
+    looking = (i for i, operation in enumerate(operations) if isinstance(operation, (Map, Filter)))
     return next(looking, len(operations))
 
 
@@ -93,6 +89,15 @@ class Decode:
             return self._decoded(good)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             return self._decoded_alike(good, key, error)
+
+    def good_rows(self, chunk: Chunk, key: Key) -> Chunk:
+        """The rows that will be left when the chunk is decoded, as they are."""
+        decoded = self._uniform(chunk, key)
+        if decoded.num_rows == chunk.num_rows:
+            return chunk
+        good = set(map(tuple, decoded.ids.tolist()))
+        rows = [row for row, one in enumerate(chunk.ids.tolist()) if tuple(one) in good]
+        return chunk.take(np.array(rows, np.int64))
 
     def _uniform(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without records that are not like those before it."""
@@ -160,6 +165,27 @@ class Decode:
         except Exception as still:  # noqa: BLE001 - whatever a reader raises
             self.log.bad(*key.where(chunk.ids[0]), still)
             return chunk.take(np.empty(0, dtype=np.int64))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TakeGood(Take):
+    """The first good records, where bad ones are left out behind it.
+
+    What passes is decoded twice. To decode before it would give places and random choices of the
+    recipe another number than they have where bad records are raised.
+    """
+
+    decode: Decode
+
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
+        """As of all records, but for those that are bad."""
+
+        def good(inner: Key, at: Cursor) -> Iterator[Chunk]:
+            chunks = (self.decode.good_rows(chunk, inner) for chunk in upstream(inner, at))
+            return (chunk for chunk in chunks if chunk.num_rows)
+
+        return Take.apply(self, good, key, place)
 
 
 def _look_of(batch: Batch) -> str:

@@ -55,8 +55,7 @@ def _layers(dataset: FileDataset) -> list[_Layer]:
     """The operations that put numbers behind others, and their names."""
     kinds: list[type] = [type(operation) for operation in dataset.operations]
     if has_decode(dataset.reader):
-        # As it was then; where a bad record counts no more, the place is refused.
-        kinds.insert(decode_index(dataset.operations, skips=False), Decode)
+        kinds.insert(decode_index(dataset.operations), Decode)
     return [_LAYERS[kind] for kind in kinds if kind is not Map]
 
 

@@ -16,7 +16,7 @@ from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.counts import FileCounts
 from torch_distinput.data.files.dataset import FileDataset
-from torch_distinput.data.files.decode import Decode, Schema, decode_index, has_decode
+from torch_distinput.data.files.decode import Decode, Schema, TakeGood, decode_index, has_decode
 from torch_distinput.data.files.interleave import interleaved
 from torch_distinput.data.files.operations import Key, Map, Operation, Repeat, Take
 from torch_distinput.data.files.partitions import (
@@ -302,10 +302,15 @@ class FileStream(CountedStream):
         late: tuple[type, ...] = (Map,)
         if has_decode(self.dataset.reader):
             decode = Decode(self.dataset.reader, log, schema)
-            skips = self.dataset.on_error != "raise"
-            operations.insert(decode_index(operations, skips=skips), decode)
-            if (sparse or self.threads > 1) and not skips:
-                late = (Map, Decode)
+            index = decode_index(operations)
+            if self.dataset.on_error == "raise":
+                late = (Map, Decode) if sparse or self.threads > 1 else late
+            else:  # bad records are none of those to take
+                early = operations[:index]
+                operations[:index] = [
+                    TakeGood(one.n, decode) if isinstance(one, Take) else one for one in early
+                ]
+            operations.insert(index, decode)
         end = file_ops.num_before_final_maps(operations, late)
         return tuple(operations[:end]), tuple(operations[end:])
 
