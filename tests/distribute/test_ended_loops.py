@@ -66,6 +66,22 @@ def test_a_rank_that_left_a_loop_in_which_the_others_combine_something(how):
         assert "2 steps of epoch 0 on worker 0 and 3 steps of epoch 0 on worker 1" in said
 
 
+@pytest.mark.parametrize("how", COMBINE)
+def test_each_rank_passes_over_a_step_of_its_own(how):
+    """As of a loss that is not finite: what is combined next would be of two steps."""
+
+    def work(strategy):
+        with pytest.raises(tdi.MismatchError, match="pass over a step alone") as caught:
+            for number, step in enumerate(distribute(strategy)):
+                if number == strategy.worker_index:
+                    continue
+                COMBINE[how](strategy, int(step.sum()))
+        return str(caught.value)
+
+    for said in simulate(work, num_workers=2):
+        assert "got 2 steps of epoch 0 on worker 0 and 1 steps of epoch 0 on worker 1" in said
+
+
 def test_it_is_said_until_the_dataset_begins_anew():
     """What was added up does not become right by asking twice."""
 

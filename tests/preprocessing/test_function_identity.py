@@ -229,7 +229,19 @@ class TestImportsInside:
     def test_what_is_not_the_users_is_known_by_its_name(self, identity, body):
         assert identity(body, 1) == identity(body, 2)
 
-    def test_one_that_cannot_be_imported(self, identity):
+    @pytest.mark.parametrize("reason", ["raise SystemExit(1)", "1 / 0", "import no_such_package"])
+    def test_one_that_cannot_be_imported(self, identity, tmp_path, reason):
         """Nothing is kept."""
-        with pytest.raises(UnknownIdentityError, match="imports pack_of_job.none"):
-            identity("import pack_of_job.none", 1)
+        (tmp_path / "pack_of_job" / "broken.py").write_text(reason)
+        with pytest.raises(UnknownIdentityError, match="imports pack_of_job.broken"):
+            identity("import pack_of_job.broken", 1)
+
+    @pytest.mark.parametrize("name", ["pack_of_job.fast", ".fast"])
+    def test_one_that_is_not_there(self, identity, tmp_path, name):
+        """A function may do without it, and is another one when it is there."""
+        body = f"try:\n        from {name} import clean\n    except ImportError:\n        pass\n"
+        body += "    return clean(x)"
+        without = identity(body, 1)
+        assert without == identity(body, 1)
+        (tmp_path / "pack_of_job" / "fast.py").write_text("def clean(x):\n    return x\n")
+        assert without != identity(body, 1)

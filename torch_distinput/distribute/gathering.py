@@ -14,6 +14,8 @@ from torch_distinput.data.batch.leaf_kinds import kind_of
 from torch_distinput.packed_strings import PackedStrings
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_PAIR = 2
+_ALONE = -1
 _MISSING = -1
 """The length of a row that is None, on its way."""
 
@@ -45,7 +47,10 @@ def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedSt
 
 
 def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The indices of each local replica as tensors of whole numbers.
+    """The indices of each local replica as int64 tensors of shape (rows, 2).
+
+    Beside an index that stands alone is ``_ALONE``: a replica without any does not know whether
+    those of the others are pairs.
 
     Raises:
         ValueError: for other shapes than ``(rows,)`` and ``(rows, 2)``, or other numbers.
@@ -59,8 +64,9 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
             )
             raise ValueError(msg)
     indices = [torch.as_tensor(value) for value in values]
-    # Of a rank without examples: an empty list, which is of floats by default.
-    indices = [index.long() if index.shape == (0,) else index for index in indices]
+    for number, index in enumerate(indices):
+        if index.numel() == 0 and index.ndim <= _PAIR:  # an empty list is of floats by default
+            indices[number] = index.new_empty((0, _PAIR), dtype=torch.int64)
     for index in indices:
         has_places = index.ndim == 1 or (index.ndim == 2 and index.shape[1] == 2)
         if index.dtype not in _WHOLE or not has_places:
@@ -70,7 +76,12 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
                 "column that numbers the examples."
             )
             raise ValueError(msg)
-    return [index.to(torch.int64) for index in indices]
+    return [_as_pairs(index.to(torch.int64)) for index in indices]
+
+
+def _as_pairs(index: torch.Tensor) -> torch.Tensor:
+    pairs = index.unsqueeze(1) if index.ndim == 1 else index
+    return torch.nn.functional.pad(pairs, (0, _PAIR - pairs.shape[1]), value=_ALONE)
 
 
 def check_rows(name: str, values: Sequence[Any], indices: Sequence[torch.Tensor]) -> None:
@@ -95,10 +106,18 @@ def find_order(index: torch.Tensor) -> torch.Tensor:
             Pairs may have gaps: of a file nobody here knows how many records it has, or which of
             them were filtered out.
     """
-    if index.ndim == 1:
-        found, order = torch.sort(index)
+    is_alone = index[:, 1] == _ALONE
+    if bool(is_alone.all()):
+        found, order = torch.sort(index[:, 0])
         _check_complete(found)
         return order
+    if bool(is_alone.any()):
+        msg = (
+            f"gather_in_order needs indices of one kind, got {int(is_alone.sum())} that stand "
+            f"alone and {int((~is_alone).sum())} pairs of file and record. Pass the same kind on "
+            "all ranks."
+        )
+        raise ValueError(msg)
     by_record = torch.argsort(index[:, 1], stable=True)
     order = by_record[torch.argsort(index[by_record, 0], stable=True)]
     found = index[order]

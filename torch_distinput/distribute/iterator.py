@@ -60,7 +60,7 @@ class DistributedIterator(Distributed, StepIterator):
         self._session = session
         self._run = run
         self._compare = run.compare
-        self._loss_steps = session.loss_steps.open()
+        self._loss_steps = session.loss_steps.open(run.record.dataset)
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0

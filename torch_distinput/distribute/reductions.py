@@ -123,7 +123,7 @@ def _compare(
         communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
         raise
     own = [(part.facts, part.count, part.is_number, _kind(part)) for part in parts]
-    told = communicator.gather_objects((own, loops.told()))
+    told = communicator.gather_objects((own, loops.told(session.loss_steps.last_dataset)))
     _check_made(told)
     loops.compare([ended for _, ended in told])
     shown = [own for own, _ in told]

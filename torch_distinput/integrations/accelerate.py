@@ -122,6 +122,8 @@ class DistributedLoader:
         self._has_told = False
         self._is_playing = False
         self._is_training = False  # inside of an epoch, with gradients
+        # How losses are averaged: what takes the place of a loader of the user's says it.
+        self._cure = "Call loader.average_loss(losses), or loader.average(losses) for a log."
 
     def __repr__(self) -> str:
         """Show the dataset."""
@@ -143,8 +145,7 @@ class DistributedLoader:
         accelerator = self._accelerator
         self._step, self._before = None, self.dataset.state_dict()
         self._num_waiting = 0
-        cure = "Call loader.average_loss(losses), or loader.average(losses) for what is logged."
-        steps = play(self.dataset, cure=cure)
+        steps = play(self.dataset, cure=self._cure)
         accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
         self._is_playing = True
         try:

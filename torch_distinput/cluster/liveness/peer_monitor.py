@@ -198,6 +198,8 @@ class PeerMonitor:
                 f"{named_workers(gone, peers.names)} died or closed the connection: no sign of "
                 f"life within {seconds:g} s ({peers.describe(gone)})"
             )
+        elif error is not None:  # all give signs of life: it may be the network
+            who += f" ({error})"
         msg = (
             f"Expected a step from every worker, but {who}. Its own output says why; restart the "
             "job."

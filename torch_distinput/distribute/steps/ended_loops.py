@@ -3,7 +3,10 @@
 Where lengths are known nobody asks the others during an epoch. A rank that leaves its loop alone
 would only add up less than they do, so what is combined afterwards goes with where it left. Others
 may be inside of their loops still, and combine something in each step; they say where they are.
-Loops that are open on all may be anywhere, as those of iterators that somebody has looked into.
+
+Loops that are open on all may be anywhere, as those of iterators that somebody has looked into. But
+what all combine after a step of one dataset is of that step: a rank that has passed over one alone
+would give values of the next.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ if TYPE_CHECKING:
 
 LeftAt = tuple[int, int] | str
 """An epoch, and how many of its steps had been delivered; not known after an error."""
-Told = tuple[LeftAt, bool]
-"""Where a loop has ended, or stands; and whether it is open."""
+Told = tuple[LeftAt, bool, bool]
+"""Where a loop has ended, or stands; whether it is open, and has delivered the last step."""
 _STEPS = "{1} steps of epoch {0}"
 
 
@@ -52,14 +55,18 @@ class EndedLoops:
         """Another beginning was chosen, wherever the loop has ended."""
         self._ended.pop(dataset, None)
 
-    def told(self) -> dict[int, Told]:
-        """What this worker tells the others, by number of the dataset."""
+    def told(self, last: int | None) -> dict[int, Told]:
+        """What this worker tells the others, by number of the dataset; the last one delivered."""
         here = (None, get_ident())
         # Copies: a finalizer may end a loop meanwhile.
         ended, inside = list(self._ended.items()), list(self._open.items())
-        left = {number: (place, False) for number, (place, thread) in ended if thread in here}
+        left = {
+            number: (place, False, False) for number, (place, thread) in ended if thread in here
+        }
         opened = {number: record for number, record in inside if record.thread in here}
-        return left | {number: (_place(record), True) for number, record in opened.items()}
+        return left | {
+            number: (_place(record), True, number == last) for number, record in opened.items()
+        }
 
     def compare(self, told: Sequence[Mapping[int, Told]]) -> None:
         """Raise MismatchError if a loop has ended at different steps, or by an error of some.
@@ -68,13 +75,14 @@ class EndedLoops:
         """
         common = [dataset for dataset in told[0] if all(dataset in places for places in told)]
         opens = {dataset: [places[dataset][1] for places in told] for dataset in common}
-        compared = [dataset for dataset in common if not all(opens[dataset])]
+        in_step = {dataset for dataset in common if all(places[dataset][2] for places in told)}
+        compared = [one for one in common if one in in_step or not all(opens[one])]
         left = [{dataset: places[dataset][0] for dataset in compared} for places in told]
         for dataset in compared:
             _refuse_failed(dataset, [places[dataset] for places in left])
         difference = first_odd_fact(left)
         if difference is not None:
-            raise _make_error(*difference)
+            raise _make_error(*difference, is_open=difference[0] in in_step)
         for dataset in compared:
             if not any(opens[dataset]):
                 self.forget(dataset)
@@ -105,12 +113,20 @@ def _refuse_failed(dataset: int, places: Sequence[LeftAt]) -> None:
 
 
 def _make_error(
-    dataset: int, expected: Any, got: Any, first: int, odd: Sequence[int]
+    dataset: int, expected: Any, got: Any, first: int, odd: Sequence[int], *, is_open: bool
 ) -> MismatchError:
+    what = (
+        f"left the loop over dataset {dataset} at the same step before their values are combined"
+    )
+    cure = "Did one rank leave its loop alone? Leave a loop on all ranks at the same step."
+    if is_open:
+        what = f"played the same steps of dataset {dataset} when their values are combined"
+        cure = (
+            "Did one rank pass over a step alone, as by `continue`? Pass over it on all ranks, or "
+            "combine zeros, or zero rows, on that one."
+        )
     msg = (
-        f"Expected all workers to have left the loop over dataset {dataset} at the same step "
-        f"before their values are combined, got {_STEPS.format(*expected)} on worker {first} and "
-        f"{_STEPS.format(*got)} on worker {odd[0]}. Did one rank leave its loop alone? Leave "
-        "a loop on all ranks at the same step."
+        f"Expected all workers to have {what}, got {_STEPS.format(*expected)} on worker {first} "
+        f"and {_STEPS.format(*got)} on worker {odd[0]}. {cure}"
     )
     return MismatchError(msg)

@@ -116,6 +116,7 @@ def _average_by_weight(
             "or inside strategy.scope()."
         )
         raise UsageError(msg)
+    _refuse_integrated(session)
 
     def find_mask() -> torch.Tensor | None:
         check_per_example(loss, "compute_average_loss")

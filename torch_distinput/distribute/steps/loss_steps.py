@@ -24,13 +24,15 @@ class IteratorSteps:
     """What one iterator has delivered; held by the iterator, so that it ends with it.
 
     Attributes:
+        dataset: its number.
         cure: how a loss of these steps is averaged, where an integration plays them; else None.
     """
 
-    __slots__ = ("__weakref__", "count", "cure", "info", "is_open", "thread", "turn")
+    __slots__ = ("__weakref__", "count", "cure", "dataset", "info", "is_open", "thread", "turn")
 
-    def __init__(self) -> None:
+    def __init__(self, dataset: int) -> None:
         """Nothing yet."""
+        self.dataset = dataset
         self.cure: str | None = None
         self.info: StepInfo | None = None
         self.is_open = True
@@ -81,9 +83,9 @@ class LossSteps:
         """Go on in this thread with the turns of the one that waits for it."""
         self._here.turns = turns
 
-    def open(self) -> IteratorSteps:
-        """Note that an iterator begins."""
-        steps = IteratorSteps()
+    def open(self, dataset: int) -> IteratorSteps:
+        """Note that an iterator begins, over the dataset of this number."""
+        steps = IteratorSteps(dataset)
         found = ((ref, ref()) for ref in self._open)
         kept = (ref for ref, one in found if one is not None and one.is_open)
         self._open = (*kept, weakref.ref(steps))
@@ -99,6 +101,12 @@ class LossSteps:
         steps.count += 1
         steps.info = info
         self.last = turns.last = steps
+
+    @property
+    def last_dataset(self) -> int | None:
+        """The dataset whose step this thread was handed last, if that is under way."""
+        last = self._here.turns.last
+        return last.dataset if last is not None and last.is_open else None
 
     def note_loss(self) -> None:
         """Note that a loss was computed of what was delivered until now."""

@@ -51,6 +51,7 @@ class EvaluationLoader:
         self.stand_in = StandIn()
         self.gathers_loss = False
         self._loader = DistributedLoader(dataset, accelerator)
+        self._loader._cure = "Return the plain mean of the batch from compute_loss."  # noqa: SLF001
 
     def __len__(self) -> int:
         """Steps of the dataset."""

@@ -7,9 +7,9 @@ one share has a period, in which each source comes a whole number of times:
 
 A period has at most LARGEST_PERIOD examples. Weights that would need more of them are rounded.
 
-Between two points of a schedule the shares follow stairs: at most MOST_STAIRS of them, each of a
-period of at most STAIR examples that is played once, or as often as it takes. What one stair rounds
-off, the next one makes up for.
+Between two points of a schedule the shares follow stairs: FEWEST_STAIRS at least, if there are as
+many examples, and MOST_STAIRS at most. Each is of a period of at most STAIR examples that is played
+once, or as often as it takes. What one stair rounds off, the next one makes up for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import final
 
 LARGEST_PERIOD = 1 << 16
+FEWEST_STAIRS = 1 << 6
 MOST_STAIRS = 1 << 10
 STAIR = 1 << 10
 _UNIT = 1 << 40
@@ -187,7 +188,8 @@ def _climb(
     """Stairs from one point to another; of each stair the shares are those of its middle."""
     (first, low), (last, high) = start, stop
     owed = [0] * len(left)
-    for position, size, times in _list_stairs(begin, last):
+    largest = min(STAIR, -(-(last - first) // FEWEST_STAIRS))
+    for position, size, times in _list_stairs(begin, last, largest):
         way = Fraction(2 * (position - first) + size * times, 2 * (last - first))
         middle = [one + (two - one) * way for one, two in zip(low, high, strict=True)]
         units = apportion(_UNIT, _renormalize(middle, left))
@@ -202,11 +204,11 @@ def _climb(
         yield counts, size * times
 
 
-def _list_stairs(begin: int, last: int) -> Iterator[tuple[int, int, int]]:
+def _list_stairs(begin: int, last: int, largest: int) -> Iterator[tuple[int, int, int]]:
     """Where each stair begins, the size of its period, and how often that is played."""
     times = -(-(last - begin) // (STAIR * MOST_STAIRS))
     while begin < last:
-        size = min(STAIR, last - begin)
+        size = min(largest, last - begin)
         often = min(times, (last - begin) // size)
         yield begin, size, often
         begin += size * often

@@ -185,7 +185,12 @@ def _import_late(function: types.FunctionType, code: types.CodeType) -> Iterator
             yield __import__(
                 step.argval, function.__globals__, None, wanted.argval or (), level.argval
             )
-        except Exception as error:
+        except ModuleNotFoundError as error:
+            if str(error.name).endswith(step.argval):
+                continue  # its function does without it, and is another when it is there
+            msg = f"a function that imports {step.argval} ({error})"
+            raise UnknownIdentityError(msg) from error
+        except (Exception, SystemExit) as error:  # a script may end itself
             msg = f"a function that imports {step.argval or '.'} ({error})"
             raise UnknownIdentityError(msg) from error
     for inner in code.co_consts:

@@ -166,18 +166,34 @@ def _call(
     length: Callable[[Any], int], examples: Sequence[Any], name: str, first: int = 0
 ) -> Any:
     found: list[Any] = []
-    if length is len and examples and isinstance(examples[0], Mapping):
-        columns = list(examples[0])
-        msg = (
-            f"Expected {name} to measure an example, got len of a dict, which is its "
-            f"number of columns, {len(columns)}. Name a column, such as {name}={columns[0]!r}."
-        )
-        raise ConfigurationError(msg)
+    if length is len and examples:
+        _refuse_columns(examples[0], name)
     try:
         found.extend(map(length, examples))
     except Exception as error:
         raise source_error(error, f"{name}= of example {first + len(found)}") from error
     return _as_array([value.item() if hasattr(value, "item") else value for value in found])
+
+
+def _refuse_columns(example: Any, name: str) -> None:
+    """Refuse the len of a dict or tuple with a column in it: it says how many there are."""
+    if isinstance(example, Mapping):
+        columns = list(example)
+        cure = f"Name a column, such as {name}={columns[0]!r}" if columns else "Name a column"
+    elif isinstance(example, tuple) and (hasattr(example, "_fields") or _has_rows(*example)):
+        cure = f"Write {name}=lambda example: len(example[0])"
+    else:
+        return
+    msg = (
+        f"Expected {name} to measure an example, got len of a {type(example).__name__}, which is "
+        f"its number of columns, {len(example)}. {cure}."
+    )
+    raise ConfigurationError(msg)
+
+
+def _has_rows(*values: Any) -> bool:
+    kinds = (list, tuple, Mapping)
+    return any(isinstance(value, kinds) or getattr(value, "ndim", 0) > 0 for value in values)
 
 
 def _check(lengths: Any, name: str, first: int = 0) -> Indices:
