@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -318,3 +319,26 @@ class TestALookAtABatch:
             return [len(list(dataset)) for _ in range(2)]
 
         assert [[4, 4], [4, 4]] == simulate(work, num_workers=2)
+
+
+@pytest.mark.parametrize("source", [torch.arange(8), stream_of(range(8))])
+def test_what_is_done_after_each_epoch_may_come_twice(source, caplog):
+    """After a state from an epoch's end; of a chosen next epoch, and in mid-epoch, it may not."""
+
+    def resume(num_steps, *, chosen=False):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=4)
+        for _ in itertools.islice(dataset, num_steps):
+            pass
+        if chosen:
+            dataset.set_epoch(1)
+        again = tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=4)
+        again.load_state_dict(dataset.state_dict())
+        caplog.clear()
+        for _ in range(2):
+            list(again)
+        return [r.getMessage() for r in caplog.records if "no step left" in r.getMessage()]
+
+    (message,) = resume(2)
+    assert "epoch 0 had no step left" in message
+    assert "call set_epoch(1) before saving" in message
+    assert [] == resume(1) == resume(2, chosen=True)

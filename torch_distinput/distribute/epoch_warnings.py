@@ -181,7 +181,8 @@ class EpochWarnings:
     def end(self, record: EpochRecord) -> None:
         """Tell of an epoch that had no step, and note whose first epoch was played.
 
-        The rest of an epoch that was resumed may well be empty.
+        The rest of an epoch that was resumed may well be empty; but what comes once in each epoch
+        may come twice then.
         """
         if self._order is not None and not record.before.epoch:
             self._order.end()
@@ -193,6 +194,17 @@ class EpochWarnings:
                 "examples than a global batch. Check the source, or choose a smaller batch.",
                 self._name,
                 record.before.epoch,
+            )
+
+        if self._speaks and record.steps and record.steps == record.before.steps:
+            _log.warning(
+                "%s: epoch %d had no step left: it was complete when the state was saved. What the "
+                "script does after each epoch, such as a scheduler's step, comes now; for the "
+                "second time, if it came before the state was saved. To go on with the next epoch "
+                "instead, call set_epoch(%d) before saving at the end of this one.",
+                self._name,
+                record.before.epoch,
+                record.before.epoch + 1,
             )
 
     def _warn_of_order(self) -> None:
