@@ -146,6 +146,13 @@ def test_zeros_between_xz_streams(tmp_path):
         records(url)
 
 
+@pytest.mark.parametrize("end", ["gz", "bz2", "xz", "zst"])
+def test_a_file_of_no_bytes_is_truncated(tmp_path, end):
+    (tmp_path / f"a.txt.{end}").touch()
+    with pytest.raises(tdi.SourceError, match="ended before"):
+        play(tdi.FileDataset(str(tmp_path / f"a.txt.{end}")), 4)
+
+
 @pytest.mark.parametrize(
     ("url", "is_compressed"),
     [

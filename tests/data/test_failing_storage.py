@@ -62,6 +62,27 @@ def test_every_format(kind):
     server.close()
 
 
+def test_a_manifest_of_a_signed_link():
+    """What stands beside it is no part of the signature."""
+    server = WebServer()
+    server.put("below/list.txt?signature=a/b", b"a.txt\n")
+    server.put("below/a.txt", LINES)
+    url = f"@{server.url}/below/list.txt?signature=a/b"
+    assert NUM_RECORDS == count_records(url)
+    server.close()
+
+
+@pytest.mark.parametrize("columns", [None, ["id"]])
+@pytest.mark.parametrize("kind", ["arrow", "arrow_stream"])
+def test_arrow_from_a_server_without_ranges(kind, columns):
+    server = WebServer(ranges=None)
+    url = server.put("a.arrow", FORMATS[kind].write(list(range(30))))
+    files = tdi.FileDataset(url, reader=tdi.readers.Arrow(columns=columns))
+    (batch,) = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=30)
+    assert list(range(30)) == batch["id"].tolist()
+    server.close()
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_a_connection_that_is_cut(server, name):
     url = server.put(name, gzip.compress(LINES, 0) if name.endswith("gz") else LINES)

@@ -112,6 +112,17 @@ def test_a_copy_that_is_decompressed(where, monkeypatch):
     assert (RECORDS, 1) == play(url, options)
 
 
+def test_a_manifest(where, monkeypatch, tmp_path):
+    url, options = where
+    paths = [tmp_path / f"{number}.txt" for number in range(20)]
+    for number, path in enumerate(paths):
+        path.write_text(f"{number}\n")
+    monkeypatch.setattr(Halves, "content", "\n".join(map(str, paths)).encode())
+    monkeypatch.setattr(Halves, "between", raising_once(ConnectionResetError("cut")))
+    for _ in range(2):
+        assert len(paths) == len(play(f"@{url}", options)[0])
+
+
 def test_an_archive(where, monkeypatch):
     """fsspec opens it where its members are listed."""
     url, options = where

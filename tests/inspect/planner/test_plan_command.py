@@ -101,7 +101,7 @@ def test_what_is_advised_are_options_of_the_command(pattern, capsys, arguments, 
 @pytest.mark.parametrize(
     ("arguments", "advised"),
     [
-        ("--count", "expects --count with paths only, got --count beside"),
+        ("--count", "expects --count with paths only, got it beside"),
         ("--policy file", "--policy file needs a source with files or shards"),
     ],
 )

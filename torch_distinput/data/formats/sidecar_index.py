@@ -51,7 +51,7 @@ def index_parts(
     """
     if file.size is None:
         return (Part(),)
-    if index == "memory":
+    if index == "memory" or not file.version:  # nothing would tell that the file is another
         return _parts(find_cuts(file), file, file.size)
     url = _url(file, index)
     options = file.storage_options if index == "beside" else {}

@@ -72,7 +72,24 @@ class Decompressed(io.BufferedReader):
 
 
 def _gzip(file: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=cast("IO[bytes]", _Begun(file)), mode="rb"))
+
+
+@final
+class _Begun:
+    """A file for gzip, which takes one without a byte for an empty one that was compressed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._is_new = True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        if self._is_new and not data:
+            msg = "Compressed file ended before its first byte"
+            raise EOFError(msg)
+        self._is_new = False
+        return data
 
 
 def _bz2(file: IO[bytes]) -> IO[bytes]:

@@ -32,7 +32,7 @@ from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt, may_pass
 from torch_distinput.data.storage.shared_listing import share_listing
-from torch_distinput.data.storage.whole_copies import find_system, open_whole
+from torch_distinput.data.storage.whole_copies import find_system, open_whole, read_whole
 from torch_distinput.errors import ConfigurationError
 
 Options = Mapping[str, Any]
@@ -122,10 +122,7 @@ def load_file(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
     system, inner = find_system(url, storage_options)
     try:
-        if isinstance(system, CachingFileSystem):
-            with attempt(lambda: open_whole(system, inner), Retries()) as copy:
-                return copy.read()
-        return attempt(lambda: cast("bytes", system.cat_file(inner)), Retries())
+        return attempt(lambda: read_whole(system, inner), Retries())
     except FileNotFoundError:
         return None
 
@@ -267,7 +264,8 @@ def _written(pattern: str, storage_options: Options) -> list[str]:
 def _beside(manifest: str, path: str) -> str:
     if "://" in path or os.path.isabs(path) or "/" not in manifest:
         return path
-    return f"{_folder(manifest)}/{path}"
+    signed = manifest.find("?") if "://" in manifest else -1
+    return f"{_folder(manifest[:signed] if signed >= 0 else manifest)}/{path}"
 
 
 def _folder(path: str) -> str:

@@ -41,7 +41,7 @@ def refuse_beside(source: Any, **given: Any) -> None:
     for name, value in given.items():
         if value:
             msg = (
-                f"plan_epoch expects {name} with paths only, got {name}={value!r} beside a "
+                f"plan_epoch expects {name} with paths only, got it beside a "
                 f"source of type {type(source).__name__}. Leave it out; a FileDataset has what it "
                 "is made with."
             )

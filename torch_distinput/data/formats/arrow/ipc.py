@@ -66,7 +66,7 @@ class Arrow(Reader):
             return (Part(),)
         try:
             with _open(file) as (source, is_file):
-                reader, _ = _reader(source, is_file, self.columns, file.path)
+                reader, _ = _reader(source, is_file, self.columns, file)
                 counts = _counts(source, is_file) if file.local_path is not None else None
                 if not is_file:
                     return _stream_parts(counts)
@@ -84,7 +84,7 @@ class Arrow(Reader):
         """Yield rows in dicts of columns."""
         try:
             with _open(file) as (source, is_file):
-                reader, names = _reader(source, is_file, self.columns, file.path)
+                reader, names = _reader(source, is_file, self.columns, file)
                 for number, batch in _batches(source, reader, is_file, file, part):
                     within = f" of record batch {number}"
                     chosen = batch.select(names)
@@ -122,7 +122,7 @@ def _has_magic(source: Any, place: int) -> bool:
 
 def _odd_end(source: Any, *, seekable: bool = True) -> str:
     """What is wrong with the end of a stream that was read: no mark, or something behind it."""
-    end = source.tell()
+    end = source.tell() if seekable else 0
     if source.read(1):
         return "expected the end of the file behind the stream, got more. Keep one stream in a file"
     if not seekable:
@@ -136,13 +136,13 @@ def _odd_end(source: Any, *, seekable: bool = True) -> str:
 
 
 def _reader(
-    source: Any, is_file: bool, columns: Sequence[str] | None, path: str
+    source: Any, is_file: bool, columns: Sequence[str] | None, file: InputFile
 ) -> tuple[Any, list[str]]:
     """Open a reader that reads the chosen columns only, where it can."""
     reader = _open_reader(source, is_file)
     schema = reader.schema
-    names = choose_columns(schema, columns, path)
-    if columns is not None and source.seekable():
+    names = choose_columns(schema, columns, file.path)
+    if columns is not None and file.size is not None:  # else all are read
         source.seek(0)
         reader = _open_reader(source, is_file, [schema.names.index(name) for name in names])
     return reader, names
