@@ -310,3 +310,18 @@ def test_what_each_worker_has_for_itself_is_not_compared(policy):
         return sum(len(step) for step in dataset)
 
     assert [6, 6] == simulate(work, num_workers=2)
+
+
+def test_an_audit_on_some_workers_only():
+    """It would wait at the end of the epoch for those that do not take part."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            torch.arange(8),
+            global_batch_size=4,
+            options=tdi.InputOptions(audit=not strategy.worker_index),
+        )
+        with pytest.raises(tdi.MismatchError, match="audit"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)

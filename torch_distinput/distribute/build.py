@@ -180,8 +180,8 @@ def _facts(
         "global_batch_size": request.size,
         "drop_last": request.drop_last,
         "rebatch": options.rebatch,
-        "audit": options.audit,
         "partial_batch": _partial_batch(options, session).value,
+        **({"audit": True} if options.audit else {}),
         **({} if balance is None else balance.facts),
         **_padding_facts(source),
     }

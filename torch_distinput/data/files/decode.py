@@ -169,13 +169,14 @@ class Decode:
 
 @final
 @dataclass(frozen=True, slots=True)
-class TakeGood(Take):
-    """The first good records, where bad ones are left out behind it.
+class TakeGood:
+    """The first good records, where bad ones are left out behind it: an operation of a recipe.
 
     What passes is decoded twice. To decode before it would give places and random choices of the
     recipe another number than they have where bad records are raised.
     """
 
+    take: Take
     decode: Decode
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
@@ -185,7 +186,20 @@ class TakeGood(Take):
             chunks = (self.decode.good_rows(chunk, inner) for chunk in upstream(inner, at))
             return (chunk for chunk in chunks if chunk.num_rows)
 
-        return Take.apply(self, good, key, place)
+        return self.take.apply(good, key, place)
+
+    def count(self, num_records: int) -> int:
+        """As of good ones."""
+        return self.take.count(num_records)
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:
+        """As of good ones."""
+        return self.take.locate(row, num_records, upstream)
+
+    @property
+    def recipe(self) -> str:
+        """As of all records."""
+        return self.take.recipe
 
 
 def _look_of(batch: Batch) -> str:

@@ -308,7 +308,7 @@ class FileStream(CountedStream):
             else:  # bad records are none of those to take
                 early = operations[:index]
                 operations[:index] = [
-                    TakeGood(one.n, decode) if isinstance(one, Take) else one for one in early
+                    TakeGood(one, decode) if isinstance(one, Take) else one for one in early
                 ]
             operations.insert(index, decode)
         end = file_ops.num_before_final_maps(operations, late)

@@ -32,7 +32,7 @@ from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import check_copy, forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt, may_pass
 from torch_distinput.data.storage.shared_listing import share_listing
-from torch_distinput.data.storage.whole_copies import find_system, open_whole, read_whole
+from torch_distinput.data.storage.whole_copies import find_system, load_whole, open_whole
 from torch_distinput.errors import ConfigurationError
 
 Options = Mapping[str, Any]
@@ -122,7 +122,7 @@ def load_file(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
     system, inner = find_system(url, storage_options)
     try:
-        return attempt(lambda: read_whole(system, inner), Retries())
+        return attempt(lambda: load_whole(system, inner), Retries())
     except FileNotFoundError:
         return None
 

@@ -60,7 +60,7 @@ def open_whole(system: AbstractFileSystem, path: str) -> IO[bytes]:
     return cast("IO[bytes]", system.open(path, "rb"))
 
 
-def read_whole(system: AbstractFileSystem, path: str) -> bytes:
+def load_whole(system: AbstractFileSystem, path: str) -> bytes:
     """The content of a small file, in one request; of its copy, if the storage keeps some."""
     _keep_whole(system, path)
     return cast("bytes", system.cat_file(path))
