@@ -115,6 +115,25 @@ class TestGather:
 
         assert [["0", "1", "2"]] * 4 == simulate(work, num_workers=4)
 
+    @pytest.mark.parametrize("none", [[], torch.empty(0, 2), np.empty((0, 2), np.int64)])
+    def test_pairs_in_order_with_a_worker_that_had_no_example(self, none):
+        """Nor does it know that the others have pairs."""
+
+        def work(strategy):
+            if strategy.worker_index:
+                return strategy.gather_in_order(none, [])
+            return strategy.gather_in_order([[1, 0], [0, 7], [0, 2]], ["c", "b", "a"])
+
+        assert [["a", "b", "c"]] * 2 == simulate(work, num_workers=2)
+
+    def test_in_order_refuses_pairs_beside_indices(self):
+        def work(strategy):
+            index = torch.tensor([[0, 1]] if strategy.worker_index else [0])
+            with pytest.raises(ValueError, match="one kind, got 1 that stand alone and 1 pairs"):
+                strategy.gather_in_order(index, torch.ones(1))
+
+        simulate(work, num_workers=2)
+
     def test_in_order_refuses_other_rows_than_indices_on_all_workers(self):
         """Padded predictions of unpadded ids: the worker's own error, and its words elsewhere."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -112,6 +113,35 @@ def test_the_number_of_columns_is_no_length(how, make):
     words = "got len of a dict, which is its number of columns, 2. Name a column.*='tokens'"
     with pytest.raises(tdi.DistinputError, match=words):
         list(one().distribute_dataset(source, **keywords))
+
+
+class Pair(NamedTuple):
+    tokens: str
+    other: str
+
+
+@pytest.mark.parametrize(
+    ("example", "is_refused"),
+    [
+        (([1, 2, 3], 0), True),
+        ((torch.ones(3), torch.ones(2)), True),
+        (Pair("a b", "c"), True),
+        ((1, 2, 3), False),
+        (("a", "b"), False),
+        ([1, 2, 3], False),
+    ],
+)
+def test_nor_is_that_of_a_tuple(example, is_refused):
+    """But a tuple may be the tokens themselves."""
+    budget = tdi.TokenBudget(9, length=len)
+    dataset = one().distribute_dataset(
+        [example] * 3, global_batch_size=budget, collate_fn=lambda rows: torch.ones(len(rows))
+    )
+    if is_refused:
+        with pytest.raises(tdi.DistinputError, match=r"number of columns, 2. Write .*example\[0\]"):
+            list(dataset)
+    else:
+        assert 3 == sum(map(len, dataset))
 
 
 def test_nothing_is_lost_before_an_error():

@@ -58,7 +58,8 @@ def test_an_average_for_loops_of_ones_own_is_refused():
             strategy.distribute_dataset(torch.ones(8), global_batch_size=4) for _ in range(2)
         )
         for batch in prepare(dataset, accelerator):
-            for more in ({}, {"weights": torch.ones(4)}):
+            ones = torch.ones(4)
+            for more in ({}, {"weights": ones}, {"weights": ones, "mask": ones.bool()}):
                 with pytest.raises(tdi.UsageError, match=r"Call loader\.average_loss"):
                     tdi.compute_average_loss(batch, **more)
             assert 1 == tdi.compute_average_loss(batch, num_examples=4)

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+import torch_distinput as tdi
 from tests.integrations.accelerators import COUNT, losses_of, rows
 from tests.integrations.trainers import SOURCES, Regression, trainer_on
 from torch_distinput.testing import run_ranks
@@ -56,3 +57,23 @@ def test_prediction_needs_no_labels(tmp_path):
     for shape, labels, _ in run_ranks(partial(predict_numbers, folder=tmp_path), 2):
         assert (COUNT, 1) == shape
         assert labels is None
+
+
+class Averaging(Regression):
+    """Divides its loss by the examples of the global batch, as a loop of one's own does."""
+
+    def forward(self, numbers, labels=None):
+        output = super().forward(numbers, labels)
+        tdi.compute_average_loss(output["logits"].flatten())
+        return output
+
+
+def evaluate_with_an_own_average(strategy, folder):
+    with trainer_on(strategy, folder, evaluated=SOURCES["list"](COUNT)) as trainer:
+        trainer.model = Averaging()
+        with pytest.raises(tdi.UsageError, match="Return the plain mean of the batch"):
+            trainer.evaluate()
+
+
+def test_an_average_for_loops_of_ones_own_is_refused(tmp_path):
+    run_ranks(partial(evaluate_with_an_own_average, folder=tmp_path), 1)
