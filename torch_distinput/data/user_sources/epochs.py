@@ -26,9 +26,9 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import get_ident
-from types import CellType, FunctionType, MethodType
+from types import MethodType
 from typing import Any, final
 
 from torch_distinput.data.user_sources.parts import parts_of
@@ -248,50 +248,25 @@ def _parts_to_tell(source: Any) -> Iterator[Any]:
 
 
 def _held(part: Any) -> Iterator[Any]:
-    """Iterables, datasets and functions that one of the user's holds or names.
+    """Iterables and datasets in the attributes of an iterable or dataset that is a user's own.
 
     But no distributed dataset, which is at an epoch of its own.
     """
-    for value in _values_in(part):
+    if hasattr(part, "__self__"):  # a method, of a dataset perhaps
+        yield part.__self__
+    values = getattr(part, "__dict__", {})
+    is_data = hasattr(part, "__iter__") or hasattr(part, "__getitem__")
+    if not is_data or not isinstance(values, dict):
+        return
+    for value in list(values.values()):
         for held in _items_of(value):
-            if isinstance(held, (Distributed, type)):
+            if isinstance(held, Distributed):
                 continue
-            has_attributes = hasattr(held, "__dict__") or hasattr(held, "__slots__")
-            is_bound = isinstance(held, (FunctionType, MethodType, partial))
-            if is_bound or _knows_epochs(held) or (_is_data(held) and has_attributes):
+            is_data = hasattr(held, "__iter__") or hasattr(held, "__getitem__")
+            if _knows_epochs(held) or (is_data and hasattr(held, "__dict__")):
                 yield held
-
-
-def _values_in(part: Any) -> list[Any]:
-    """The attributes of an iterable or dataset; what a function or a part of a call is bound to."""
-    if isinstance(part, MethodType):
-        return [part.__self__]
-    if isinstance(part, partial):
-        return [part.func, *part.args, *part.keywords.values()]
-    if isinstance(part, FunctionType):
-        return _data_named_in(part)
-    if not _is_data(part):
-        return [part.__self__] if hasattr(part, "__self__") else []  # a method that is built in
-    slots = (name for kind in type(part).__mro__ for name in _slots_of(kind))
-    values = [getattr(part, name, None) for name in slots]
-    own = getattr(part, "__dict__", None)
-    return [*values, *(list(own.values()) if isinstance(own, dict) else ())]
-
-
-def _data_named_in(function: FunctionType) -> list[Any]:
-    """What a function encloses, and the data among its global names: ``for row in stream``."""
-    cells = [cell for cell in function.__closure__ or () if cell != CellType()]
-    named = (function.__globals__.get(name) for name in function.__code__.co_names)
-    return [*(cell.cell_contents for cell in cells), *filter(_is_data, named)]
-
-
-def _slots_of(kind: type) -> Iterable[str]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def _is_data(part: Any) -> bool:
-    return hasattr(part, "__iter__") or hasattr(part, "__getitem__")
+            elif isinstance(held, MethodType):
+                yield held.__self__
 
 
 def _items_of(value: Any) -> Iterable[Any]:
