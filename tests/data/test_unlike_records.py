@@ -219,3 +219,16 @@ def test_from_raise_to_skip(tmp_path, recipe, num_workers):
     head, state = played("raise", num_steps=3)
     tail, _ = played("skip", state)
     assert whole == [one + two for one, two in zip(head, tail, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "recipe", [lambda files: files.take(12).shuffle(3), lambda files: files.shuffle(5).take(12)]
+)
+def test_what_was_taken_is_good(tmp_path, recipe):
+    """Whole numbers and fractions are joined in a chunk; by themselves they would not be alike."""
+    rows = [{"x": number if number % 2 else number + 0.5} for number in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = recipe(tdi.FileDataset(tmp_path / "a.jsonl", reader="jsonl", on_error="skip"))
+    with iter(tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=4)) as steps:
+        assert 12 == sum(len(step["x"]) for step in steps)
+        assert {} == steps.stats().skipped

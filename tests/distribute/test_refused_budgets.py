@@ -124,7 +124,9 @@ class Pair(NamedTuple):
     ("example", "is_refused"),
     [
         (([1, 2, 3], 0), True),
-        ((torch.ones(3), torch.ones(2)), True),
+        ((torch.ones(3), torch.tensor(2)), True),
+        ((torch.ones(3), torch.ones(3)), False),
+        (((1, 2), (3, 4)), False),
         (Pair("a b", "c"), True),
         ((1, 2, 3), False),
         (("a", "b"), False),

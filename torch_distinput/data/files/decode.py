@@ -56,15 +56,19 @@ class Decode:
     reader: Reader
     log: ReadLog
     schema: Schema
+    is_done: bool = False  # before, by TakeGood
     kind = "decode"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Decode each chunk; what is left of it stands behind its first row."""
+        chunks = upstream(key, place.before(self.kind))
+        for chunk in chunks if self.is_done else self.good(chunks, key):
+            yield chunk.moved(chunk.place.within(self.kind))
+
+    def good(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
+        """Decode chunks, which stay where they are, and leave out bad records."""
         decoded = time_decode(key.clock, self._uniform)
-        for chunk in upstream(key, place.before(self.kind)):
-            fitted = decoded(chunk, key)
-            if fitted.num_rows:
-                yield fitted.moved(chunk.place.within(self.kind))
+        return (fitted for chunk in chunks if (fitted := decoded(chunk, key)).num_rows)
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
@@ -89,15 +93,6 @@ class Decode:
             return self._decoded(good)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             return self._decoded_alike(good, key, error)
-
-    def good_rows(self, chunk: Chunk, key: Key) -> Chunk:
-        """The rows that will be left when the chunk is decoded, as they are."""
-        decoded = self._uniform(chunk, key)
-        if decoded.num_rows == chunk.num_rows:
-            return chunk
-        good = set(map(tuple, decoded.ids.tolist()))
-        rows = [row for row, one in enumerate(chunk.ids.tolist()) if tuple(one) in good]
-        return chunk.take(np.array(rows, np.int64))
 
     def _uniform(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without records that are not like those before it."""
@@ -170,10 +165,10 @@ class Decode:
 @final
 @dataclass(frozen=True, slots=True)
 class TakeGood:
-    """The first good records, where bad ones are left out behind it: an operation of a recipe.
+    """The first good records: an operation of a recipe, which decodes what it takes.
 
-    What passes is decoded twice. To decode before it would give places and random choices of the
-    recipe another number than they have where bad records are raised.
+    An operation before it that decodes would give places and random choices of the recipe another
+    number than they have where bad records are raised. So :class:`Decode` stays where it is.
     """
 
     take: Take
@@ -181,11 +176,7 @@ class TakeGood:
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """As of all records, but for those that are bad."""
-
-        def good(inner: Key, at: Cursor) -> Iterator[Chunk]:
-            chunks = (self.decode.good_rows(chunk, inner) for chunk in upstream(inner, at))
-            return (chunk for chunk in chunks if chunk.num_rows)
-
+        good = lambda inner, at: self.decode.good(upstream(inner, at), inner)  # noqa: E731
         return self.take.apply(good, key, place)
 
     def count(self, num_records: int) -> int:

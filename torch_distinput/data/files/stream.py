@@ -306,10 +306,11 @@ class FileStream(CountedStream):
             if self.dataset.on_error == "raise":
                 late = (Map, Decode) if sparse or self.threads > 1 else late
             else:  # bad records are none of those to take
-                early = operations[:index]
-                operations[:index] = [
-                    TakeGood(one, decode) if isinstance(one, Take) else one for one in early
-                ]
+                for number, one in enumerate(operations[:index]):
+                    if isinstance(one, Take):
+                        operations[number] = TakeGood(one, decode)
+                        decode = replace(decode, is_done=True)
+                        break
             operations.insert(index, decode)
         end = file_ops.num_before_final_maps(operations, late)
         return tuple(operations[:end]), tuple(operations[end:])

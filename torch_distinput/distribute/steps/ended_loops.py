@@ -122,8 +122,8 @@ def _make_error(
     if is_open:
         what = f"played the same steps of dataset {dataset} when their values are combined"
         cure = (
-            "Did one rank pass over a step alone, as by `continue`, or read one ahead? Do so on all "
-            "ranks; or combine zeros, or zero rows, for the step on that one."
+            "Did one rank pass over a step alone, as by `continue`, or read one ahead? Do so on "
+            "all ranks; or combine zeros, or zero rows, for the step on that one."
         )
     msg = (
         f"Expected all workers to have {what}, got {_STEPS.format(*expected)} on worker {first} "

@@ -180,7 +180,7 @@ def _refuse_columns(example: Any, name: str) -> None:
     if isinstance(example, Mapping):
         columns = list(example)
         cure = f"Name a column, such as {name}={columns[0]!r}" if columns else "Name a column"
-    elif isinstance(example, tuple) and (hasattr(example, "_fields") or _has_rows(*example)):
+    elif isinstance(example, tuple) and _are_columns(example):
         cure = f"Write {name}=lambda example: len(example[0])"
     else:
         return
@@ -191,9 +191,11 @@ def _refuse_columns(example: Any, name: str) -> None:
     raise ConfigurationError(msg)
 
 
-def _has_rows(*values: Any) -> bool:
+def _are_columns(values: tuple[Any, ...]) -> bool:
+    """Whether they have names, or only some of them rows; a tuple of tokens has tokens alike."""
     kinds = (list, tuple, Mapping)
-    return any(isinstance(value, kinds) or getattr(value, "ndim", 0) > 0 for value in values)
+    has_rows = {isinstance(value, kinds) or getattr(value, "ndim", 0) > 0 for value in values}
+    return hasattr(values, "_fields") or len(has_rows) > 1
 
 
 def _check(lengths: Any, name: str, first: int = 0) -> Indices:
