@@ -7,9 +7,10 @@ one share has a period, in which each source comes a whole number of times:
 
 A period has at most LARGEST_PERIOD examples. Weights that would need more of them are rounded.
 
-Between two points of a schedule the shares follow stairs: FEWEST_STAIRS at least, if there are as
-many examples, and MOST_STAIRS at most. Each is of a period of at most STAIR examples that is played
-once, or as often as it takes. What one stair rounds off, the next one makes up for.
+Between two points of a schedule the shares follow stairs, MOST_STAIRS at most. Each is of a period
+of at most STAIR examples that is played once, or as often as it takes. A short schedule has smaller
+ones, FEWEST_STAIRS from its first point to its last. What one stair rounds off, the next one makes
+up for.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class Shares:
         self, first: int, left: Sequence[bool]
     ) -> Iterator[tuple[ByNumber, int | None]]:
         """The periods, each with the number of examples that it is played for."""
+        whole = self.points[-1][0] - self.points[0][0]
+        largest = max(1, min(STAIR, whole // FEWEST_STAIRS))
         for (start, shares), (stop, later) in pairwise(self.points):
             begin = max(start, first)
             if begin >= stop:
@@ -108,7 +111,7 @@ class Shares:
             if shares == later:
                 yield from _hold(_renormalize(shares, left), stop - begin)
             else:
-                yield from _climb((start, shares), (stop, later), begin, left)
+                yield from _climb((start, shares), (stop, later), begin, left, largest)
         yield to_whole_numbers(_renormalize(self.final, left)), None
 
 
@@ -184,11 +187,11 @@ def _climb(
     stop: tuple[int, Sequence[Fraction]],
     begin: int,
     left: Sequence[bool],
+    largest: int,
 ) -> Iterator[tuple[ByNumber, int]]:
     """Stairs from one point to another; of each stair the shares are those of its middle."""
     (first, low), (last, high) = start, stop
     owed = [0] * len(left)
-    largest = min(STAIR, -(-(last - first) // FEWEST_STAIRS))
     for position, size, times in _list_stairs(begin, last, largest):
         way = Fraction(2 * (position - first) + size * times, 2 * (last - first))
         middle = [one + (two - one) * way for one, two in zip(low, high, strict=True)]
