@@ -160,6 +160,7 @@ def test_a_file_of_no_bytes_is_truncated(tmp_path, end):
         ("tar://a.txt::/data/all.tar.gz", False),
         ("simplecache::https://host/a.txt.gz?X-Signature=abc", True),
         ("https://host/a.txt?next=a.GZ", True),
+        ("s3://bucket/a.gz?b", False),
         ("simplecache::s3://bucket/a.txt", False),
         ("/data/a.txt.zst", True),
     ],

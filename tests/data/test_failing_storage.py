@@ -14,8 +14,6 @@ from torch_distinput.data.storage import retries
 
 NUM_RECORDS = 60_000
 LINES = b"".join(b"%06d some text that takes some room\n" % n for n in range(NUM_RECORDS))
-REQUESTS = 3
-"""Of which the first two are granted: the rest of the file is beyond them."""
 
 
 @pytest.fixture(params=[True, None], ids=["ranges", "no ranges"])

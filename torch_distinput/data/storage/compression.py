@@ -27,10 +27,15 @@ _PIECE_BYTES = 1 << 16
 def decompressor(path: str) -> Decompress | None:
     """Return what decompresses a file of this name; None if it is not compressed."""
     name = content_name(path).lower()
-    is_link = name.startswith(("http://", "https://"))
-    names = (name, name.partition("?")[0]) if is_link else (name,)  # links may be signed
+    names = (name, without_query(name))
     found = (open_ for end, open_ in _BY_SUFFIX.items() if any(n.endswith(end) for n in names))
     return next(found, None)
+
+
+def without_query(url: str) -> str:
+    """A link to the web without its query, which may be a signature; names elsewhere have ``?``."""
+    is_link = url.rpartition("::")[2].startswith(("http://", "https://"))
+    return url.partition("?")[0] if is_link else url
 
 
 def content_name(path: str) -> str:

@@ -23,7 +23,7 @@ from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_distinput.data.storage.compression import Decompressed, decompressor
+from torch_distinput.data.storage.compression import Decompressed, decompressor, without_query
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
 from torch_distinput.data.storage.glob_walk import GlobWalks
@@ -264,8 +264,7 @@ def _written(pattern: str, storage_options: Options) -> list[str]:
 def _beside(manifest: str, path: str) -> str:
     if "://" in path or os.path.isabs(path) or "/" not in manifest:
         return path
-    signed = manifest.find("?") if "://" in manifest else -1
-    return f"{_folder(manifest[:signed] if signed >= 0 else manifest)}/{path}"
+    return f"{_folder(without_query(manifest))}/{path}"
 
 
 def _folder(path: str) -> str:

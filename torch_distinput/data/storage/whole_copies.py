@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from typing import IO, Any, cast
 
 import fsspec.core
@@ -45,7 +46,7 @@ def find_system(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractF
             raise ConfigurationError(msg)
         if number and protocol in _WHOLE:
             archive = fsspec.core.url_to_fs("::".join(links[number:]), **storage_options)
-            attempt(lambda archive=archive: _keep_whole(*archive), Retries())  # type: ignore[misc]
+            attempt(partial(_keep_whole, *archive), Retries())
     system, path = fsspec.core.url_to_fs(url, **storage_options)
     return system, cast("str", path)
 
