@@ -236,6 +236,12 @@ class TestImportsInside:
         with pytest.raises(UnknownIdentityError, match="imports pack_of_job.broken"):
             identity("import pack_of_job.broken", 1)
 
+    def test_one_that_lacks_another_of_a_longer_name(self, identity, tmp_path):
+        """It is there, and its code would be left out."""
+        (tmp_path / "part_of_job.py").write_text("import my_part_of_job")
+        with pytest.raises(UnknownIdentityError, match="imports part_of_job"):
+            identity("import part_of_job", 1)
+
     @pytest.mark.parametrize("name", ["pack_of_job.fast", ".fast"])
     def test_one_that_is_not_there(self, identity, tmp_path, name):
         """A function may do without it, and is another one when it is there."""

@@ -186,7 +186,8 @@ def _import_late(function: types.FunctionType, code: types.CodeType) -> Iterator
                 step.argval, function.__globals__, None, wanted.argval or (), level.argval
             )
         except ModuleNotFoundError as error:
-            if str(error.name).endswith(step.argval):
+            missing, wanted_name = f".{error.name}", f".{step.argval}"
+            if missing.endswith(wanted_name) if level.argval else missing == wanted_name:
                 continue  # its function does without it, and is another when it is there
             msg = f"a function that imports {step.argval} ({error})"
             raise UnknownIdentityError(msg) from error
