@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,3 +89,71 @@ def test_a_connection_that_is_cut(server, name):
     server.cuts_bodies = True
     with pytest.raises(tdi.SourceError, match=r"OSError.*Client"):
         count_records(url)
+
+
+class ClientError(Exception):
+    """As of botocore."""
+
+    __module__ = "botocore.exceptions"
+
+    def __init__(self, status):
+        super().__init__(f"said {status}")
+        self.response = {"Error": {"Code": "some"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+@pytest.mark.parametrize(
+    ("status", "number"),
+    [(400, errno.EIO), (412, errno.EIO), (403, errno.EACCES), (416, errno.EINVAL)],
+)
+def test_what_s3_refuses(status, number):
+    """s3fs has one number for nearly all of it, and for a range that is not there."""
+    error = OSError(errno.EINVAL, "refused")
+    error.__cause__ = ClientError(status)
+    with pytest.raises(OSError, match="refused|said") as caught:
+        retries.attempt(lambda: fail(error), retries.Retries())
+    assert number == caught.value.errno
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_no_copy(number):
+    """It is not asked again."""
+    asked = retries.Retries()
+    with pytest.raises(OSError, match="full") as caught:
+        retries.attempt(lambda: fail(OSError(number, "full")), asked)
+    assert (number, 0) == (caught.value.errno, asked.count)
+
+
+class AnswerError(Exception):
+    """As of a client that keeps the status in its own place."""
+
+    __module__ = "huggingface_hub.errors"
+
+
+@pytest.mark.parametrize("name", ["status", "status_code", "code", "response"])
+@pytest.mark.parametrize(("status", "number"), [(404, errno.EIO), (401, errno.EACCES)])
+def test_where_clients_keep_the_status(name, status, number):
+    """What a server refuses is not asked for again."""
+    error, asked = AnswerError("no"), retries.Retries()
+    setattr(error, name, SimpleNamespace(status_code=status) if name == "response" else status)
+    with pytest.raises(OSError, match="no") as caught:
+        retries.attempt(lambda: fail(error), asked)
+    assert (number, 0) == (caught.value.errno, asked.count)
+
+
+def test_a_file_that_s3_does_not_have():
+    error, asked = FileNotFoundError("no such key"), retries.Retries()
+    error.__cause__ = ClientError(404)
+    with pytest.raises(FileNotFoundError, match="no such key"):
+        retries.attempt(lambda: fail(error), asked)
+    assert 0 == asked.count
+
+
+def test_a_seek_to_where_there_is_nothing():
+    """It is damage: no server has said anything."""
+    with pytest.raises(OSError, match="nothing there") as caught:
+        retries.attempt(lambda: fail(OSError(errno.EINVAL, "nothing there")), retries.Retries())
+    assert errno.EINVAL == caught.value.errno
+
+
+def fail(error):
+    raise error

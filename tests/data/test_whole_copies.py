@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from copy import deepcopy
 from pathlib import Path
 
 import fsspec
@@ -12,7 +13,7 @@ import pytest
 
 import torch_distinput as tdi
 from tests.storages import WebServer
-from torch_distinput.data.storage.whole_copies import open_whole
+from torch_distinput.data.storage.whole_copies import find_system, open_whole
 
 RECORDS = [f"{number:04}" for number in range(900)]
 CONTENT = "".join(f"{record}\n" for record in RECORDS).encode()
@@ -123,9 +124,8 @@ def test_a_manifest(where, monkeypatch, tmp_path):
         assert len(paths) == len(play(f"@{url}", options)[0])
 
 
-def test_an_archive(where, monkeypatch):
-    """fsspec opens it where its members are listed."""
-    url, options = where
+@pytest.fixture
+def archive(monkeypatch):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for first in range(0, len(RECORDS), 300):
@@ -134,10 +134,29 @@ def test_an_archive(where, monkeypatch):
             info.size = len(lines)
             archive.addfile(info, io.BytesIO(lines))
     monkeypatch.setattr(Halves, "content", content.getvalue())
+
+
+@pytest.mark.usefixtures("archive")
+def test_an_archive(where, monkeypatch):
+    """fsspec opens it where its members are listed."""
+    url, options = where
     monkeypatch.setattr(Halves, "between", raising_once(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         play(f"tar://*.txt::{url}", options)
     assert RECORDS == play(f"tar://*.txt::{url}", options)[0]
+
+
+@pytest.mark.usefixtures("archive", "folder")
+@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
+def test_options_of_other_storages(kind, monkeypatch):
+    """They make no difference: the copy that was made is the one that the archive is read from."""
+    options = {kind: {"check_files": False}, "tar": {}, "zip": {}, "file": {"auto_mkdir": True}}
+    before, copies = deepcopy(options), []
+    monkeypatch.setattr(Halves, "between", staticmethod(lambda: copies.append(0)))
+    system, _ = find_system(f"tar://*.txt::{kind}::halves://{FILE}", options)
+    assert 3 == len(system.ls(""))
+    assert before == options
+    assert [0] == copies
 
 
 def test_who_reads_while_another_process_copies(where, folder, monkeypatch):
@@ -166,6 +185,23 @@ def test_a_server_that_lists_nothing(folder, kind):
     server = WebServer()
     url = f"{kind}::{server.put('below/a.txt', CONTENT)}"
     assert (RECORDS, 0) == play(url, {kind: {"cache_storage": str(folder)}})
+    server.close()
+
+
+@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
+def test_a_server_that_is_busy(folder, kind):
+    """fsspec says that there is no such file."""
+    server = WebServer()
+    system, path = fsspec.core.url_to_fs(
+        f"{kind}::{server.put('below/a.txt', CONTENT)}", **{kind: {"cache_storage": str(folder)}}
+    )
+    server.failures = 1
+    with pytest.raises(ConnectionError, match="and then that it is there"):
+        open_whole(system, path)
+    assert len(RECORDS) == count_lines(system, path)
+    server.files.clear()
+    with pytest.raises(FileNotFoundError):
+        open_whole(system, path.replace("a.txt", "b.txt"))
     server.close()
 
 

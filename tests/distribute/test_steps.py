@@ -282,3 +282,14 @@ class TestLength:
         dataset.load_state_dict(state)
         assert [10, 9] == [len(dataset), len(list(dataset))]
         assert 12 == len(dataset)
+
+
+def test_the_steps_have_the_counters_of_their_iterator():
+    strategy = tdi.OneDeviceStrategy("cpu")
+    steps = strategy.distribute_dataset(list(range(10)), global_batch_size=4).steps()
+    with pytest.raises(tdi.UsageError, match="none has been asked for yet"):
+        steps.stats()
+    next(steps)
+    assert (1, 4) == (steps.stats().steps, steps.stats().examples)
+    steps.close()
+    assert (1, 4) == (steps.stats().steps, steps.stats().examples)

@@ -37,6 +37,11 @@ class Plain(Model):
         return (batch * self.weight).mean()
 
 
+class Evaluated(Model):
+    def validation_step(self, batch, batch_idx):
+        return batch.sum()
+
+
 class OfLightning(pl.LightningDataModule):
     def train_dataloader(self):
         return DataLoader(Indexed(), batch_size=4)
@@ -229,3 +234,13 @@ def test_the_other_name_of_lightning(tmp_path):
     )
     lines = [line.rpartition("trained")[2] for line in run.stdout.splitlines() if "trained" in line]
     assert [" 0 1 2", " 3 4"] == lines
+
+
+def test_ranks_that_train_by_themselves(monkeypatch):
+    """Under torchrun a Trainer has to be told of the ranks; one of them may evaluate for all."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    module = DataModule(Indexed(), val=Indexed(), global_batch_size=4)
+    with pytest.raises(tdi.UsageError, match=r"over the 2 ranks .* got one of a single device"):
+        fit(Model(), module, max_epochs=1)
+    with silence():
+        make_trainer().validate(Evaluated(), module, verbose=False)

@@ -15,7 +15,7 @@ from torch_distinput.packed_strings import PackedStrings
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _PAIR = 2
-_ALONE = -1
+_ALONE = torch.iinfo(torch.int64).min
 """In the place of the record number, beside an index that is no pair."""
 _MISSING = -1
 """The length of a row that is None, on its way."""

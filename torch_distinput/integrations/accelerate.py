@@ -36,6 +36,8 @@ from torch_distinput.integrations.wrapping import refuse_item
 
 _log = logging.getLogger(__name__)
 _Weights = Callable[[Any], torch.Tensor] | None
+_CURE = "Call loader.average_loss(losses), or loader.average(losses) for a log."
+"""How losses are averaged; what takes the place of a loader of the user's says it otherwise."""
 
 
 def prepare(
@@ -107,6 +109,8 @@ class DistributedLoader:
         dataset: tdi.DistributedDataset,
         accelerator: Accelerator,
         weights: _Weights = None,
+        *,
+        cure: str = _CURE,
     ) -> None:
         """Called by :func:`prepare`."""
         self.dataset = dataset
@@ -122,8 +126,7 @@ class DistributedLoader:
         self._has_told = False
         self._is_playing = False
         self._is_training = False  # inside of an epoch, with gradients
-        # How losses are averaged: what takes the place of a loader of the user's says it.
-        self._cure = "Call loader.average_loss(losses), or loader.average(losses) for a log."
+        self._cure = cure
 
     def __repr__(self) -> str:
         """Show the dataset."""

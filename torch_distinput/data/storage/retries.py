@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NoReturn, TypeVar, final
@@ -26,11 +26,12 @@ _FIRST_PAUSE = 0.1
 """Seconds before the second attempt; the pause doubles from attempt to attempt."""
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one and the same from Python 3.11 on
-_NO_NAMES = {errno.ENAMETOOLONG, errno.EINVAL}
-"""What a storage says of a path that can be no file's."""
+_LASTING = {errno.ENAMETOOLONG, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""What is said of a path that can be no file's, and by a disk that takes no copy."""
 _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
 _NO_RIGHT = {401, 403}
 _NO_SUCH_RANGE = 416
+_STATUS = ("status", "status_code", "code")
 _LIBRARIES = {
     "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "http", "httpx",
     "huggingface_hub", "requests", "urllib3",
@@ -101,9 +102,9 @@ def may_pass(error: Exception) -> bool:
     origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
     if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
         return may_pass(origin)
-    if isinstance(error, OSError) and error.errno in _NO_NAMES:
+    if isinstance(error, OSError) and error.errno in _LASTING:
         return False
-    if isinstance(error, _FINAL) or getattr(error, "status", 500) in _REFUSALS:
+    if isinstance(error, _FINAL) or _status(error) in _REFUSALS:
         return False
     return isinstance(error, (OSError, *_TIMEOUTS, EOFError)) or _is_of_client(error)
 
@@ -114,13 +115,31 @@ def raise_failure(error: Exception) -> NoReturn:
     What has none is taken for damage of the content, and is left out where bad records are. So a
     file that has become shorter than the range that is asked for stays what it is.
     """
-    status = getattr(error, "status", None)
-    is_failure = isinstance(error, (ConnectionError, *_TIMEOUTS)) or _is_of_client(error)
-    if getattr(error, "errno", None) is not None or not is_failure or status == _NO_SUCH_RANGE:
+    number, status = getattr(error, "errno", None), _status(error)
+    if number == errno.EINVAL and _is_of_client(error.__cause__):
+        number, is_failure = None, True  # s3fs gives this number to whatever a server refuses
+    else:
+        is_failure = isinstance(error, (ConnectionError, *_TIMEOUTS)) or _is_of_client(error)
+    if number is not None or not is_failure or status == _NO_SUCH_RANGE:
         raise error
     number = errno.EACCES if status in _NO_RIGHT else errno.EIO
     raise OSError(number, f"{type(error).__name__}: {error}") from error
 
 
-def _is_of_client(error: Exception) -> bool:
+def _status(error: Exception) -> int | None:
+    """What a server answered; each client has it in another place."""
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        if isinstance(response, Mapping):  # of botocore
+            number = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(number, int):
+                return number
+        for holder in (one, response):
+            for name in _STATUS:  # one after another: aiohttp has two, and warns of the second
+                if isinstance(number := getattr(holder, name, None), int):
+                    return number
+    return None
+
+
+def _is_of_client(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _LIBRARIES

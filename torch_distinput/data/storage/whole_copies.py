@@ -45,9 +45,26 @@ def find_system(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractF
             )
             raise ConfigurationError(msg)
         if number and protocol in _WHOLE:
-            archive = fsspec.core.url_to_fs("::".join(links[number:]), **storage_options)
+            protocols = set(map(_protocol, links[number:]))
+            # With others, which belong to the first link, fsspec would make another storage.
+            own = {name: storage_options[name] for name in protocols & storage_options.keys()}
+            archive = _find("::".join(links[number:]), own)
             attempt(partial(_keep_whole, *archive), Retries())
-    system, path = fsspec.core.url_to_fs(url, **storage_options)
+    return _find(url, storage_options)
+
+
+def _protocol(link: str) -> str:
+    name, mark, _ = link.partition("://")
+    return name if mark or name in fsspec.available_protocols() else "file"
+
+
+def _find(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
+    # fsspec writes into the options of a link.
+    options = {
+        name: dict(option) if isinstance(option, Mapping) else option
+        for name, option in storage_options.items()
+    }
+    system, path = fsspec.core.url_to_fs(url, **options)
     return system, cast("str", path)
 
 
@@ -67,6 +84,16 @@ def load_whole(system: AbstractFileSystem, path: str) -> bytes:
     return cast("bytes", system.cat_file(path))
 
 
+def _make_copy(system: Any, path: str) -> None:
+    try:
+        system.open(path, "rb").close()
+    except FileNotFoundError as error:
+        # fsspec asks first whether the file is there, and takes each failure for a no.
+        system.fs.info(system._strip_protocol(path))  # noqa: SLF001
+        msg = f"{path}: expected the file, got {error!r}, and then that it is there"
+        raise ConnectionError(msg) from error
+
+
 def _keep_whole(system: Any, path: str) -> None:
     """Make the copy of a file, unless there is one, or the storage keeps none.
 
@@ -80,7 +107,7 @@ def _keep_whole(system: Any, path: str) -> None:
     try:
         own = {"cache_storage": aside, "skip_instance_cache": True}
         twin = type(system)(*system.storage_args, **{**system.storage_options, **own})
-        twin.open(path, "rb").close()
+        _make_copy(twin, path)
         found = twin._check_file(path)  # noqa: SLF001
         copy = found[1] if isinstance(found, tuple) else found
         os.replace(copy, os.path.join(folder, os.path.basename(copy)))

@@ -117,6 +117,7 @@ def average_by_weight(
     find_mask: Callable[[], torch.Tensor | None],
     session: Session,
     *,
+    index: int | None,
     cp_dim: str | None,
 ) -> torch.Tensor:
     """Divide by the weights of all replicas in sync, which are added up now; a collective call.
@@ -127,6 +128,7 @@ def average_by_weight(
         find_mask: checks the loss, and returns which of its rows count. What it raises is told to
             the other workers, which would wait otherwise.
         session: of the replicas.
+        index: the number of the step, if it is known of which one the loss is.
         cp_dim: the dimension over whose ranks sequences are cut, if they are.
     """
 
@@ -136,5 +138,5 @@ def average_by_weight(
         check_shape(own, loss)
         return [own if mask is None else mask_rows(own, mask.to(own.device))]
 
-    (own,), total = sum_weights(session, make, cp_dim=cp_dim)
+    (own,), total = sum_weights(session, make, index=index, cp_dim=cp_dim)
     return divide(loss, total, own)

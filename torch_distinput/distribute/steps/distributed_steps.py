@@ -11,6 +11,7 @@ from torch_distinput.values import Distributed
 if TYPE_CHECKING:
     from torch_distinput.distribute.reports.run_report import RunReport
     from torch_distinput.distribute.steps.step import Step
+    from torch_distinput.values import InputStats
 
 
 @final
@@ -38,6 +39,18 @@ class DistributedSteps(Distributed, Iterator["Step"]):
                 self._iterator._loss_steps.cure = self._cure  # noqa: SLF001 - the iterator's own
         step: Step = self._iterator._next_step()  # noqa: SLF001 - the iterator's own
         return step
+
+    def stats(self) -> InputStats:
+        """What :meth:`DistributedIterator.stats` says: counters since the first step.
+
+        Raises:
+            UsageError: before the first step.
+        """
+        if self._iterator is None:
+            msg = "stats() needs steps, but none has been asked for yet. Call it in the loop."
+            raise UsageError(msg)
+        stats: InputStats = self._iterator.stats()
+        return stats
 
     def report(self) -> RunReport:
         """What :meth:`DistributedIterator.report` says: where the time of this rank's steps went.

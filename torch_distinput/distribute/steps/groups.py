@@ -145,7 +145,8 @@ def _weigh(group: StepGroup, share: GroupShare, weights: Callable[[Any], Any]) -
     def make() -> list[torch.Tensor]:
         return [own for step in group for own in _weights_of(step, weights)]
 
-    found, total = sum_weights(session, make, cp_dim=group[0].info.cp_dim)
+    first = group[0].info
+    found, total = sum_weights(session, make, index=first.index, cp_dim=first.cp_dim)
     width = len(session.devices)
     parts = (tuple(found[first : first + width]) for first in range(0, len(found), width))
     return [replace(share, total_weight=total, weights=part) for part in parts]

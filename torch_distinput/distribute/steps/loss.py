@@ -70,6 +70,7 @@ def compute_average_loss(
             loss may belong to steps of several datasets; for weights of another shape than the
             loss, or that are negative, infinite or NaN.
         PeerFailedError: if another worker's weights, or its loss, are refused.
+        MismatchError: if weights are of different steps on different workers.
         UsageError: if no step has been delivered and ``num_examples`` is not given; or if an
             integration plays the dataset, which has a way of its own to average.
     """
@@ -126,8 +127,11 @@ def _average_by_weight(
         _note_loss(None)
         return mask
 
+    index = None
+    if mask is None and (candidates := session.loss_steps.candidates()):
+        index = candidates[0].index
     cp_dim = _find_cp_dim(session)
-    return average_by_weight(loss, weights, find_mask, session, cp_dim=cp_dim)
+    return average_by_weight(loss, weights, find_mask, session, index=index, cp_dim=cp_dim)
 
 
 def _find_cp_dim(session: Session) -> str | None:
@@ -154,6 +158,9 @@ def _note_loss(num_rows: int | None) -> None:
     session = current.loss_session()
     if session is None:
         return
+    last = session.loss_steps.turns.last
+    if last is not None and last.is_open:  # after it, what is logged may be of all its steps
+        _refuse_integrated(session)
     session.loss_steps.note_loss()
     last = session.loss_steps.last
     if num_rows is None or last is None or last.info is None or last.info.padded_rows != num_rows:

@@ -173,6 +173,7 @@ class Step:
                 another shape than the loss, or that are negative, infinite or NaN, and for weights
                 of one step of a group.
             PeerFailedError: if another worker's weights, or its loss beside them, are refused.
+            MismatchError: if weights are of different steps on different workers.
             UsageError: with several local replicas outside ``Strategy.run``.
         """
         if weights is not None:

@@ -39,7 +39,9 @@ def average_step_by_weight(
     def check() -> torch.Tensor | None:
         return _check_step(loss, info)
 
-    return average_by_weight(loss, weights, check, session, cp_dim=info.cp_dim)
+    return average_by_weight(
+        loss, weights, check, session, index=info.index, cp_dim=info.cp_dim
+    )
 
 
 def average_step_in_group(

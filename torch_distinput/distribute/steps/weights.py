@@ -6,7 +6,11 @@
 That is one small all-reduce over the workers, of float64 in host memory, and if sequences are cut
 another one over the ranks that have the other slices of them:
 
-    [what this worker's replicas weigh, how many of them have failed]
+    [what this worker's replicas weigh, how many of them have failed,
+     how many know the step, its number s, s * s]
+
+The last three are of equal steps if the sum of the squares, times how many know them, is the square
+of the sum: a rank that has passed over a step alone would add weights of another one.
 
 All workers make it alike, those without rows too, and those whose weights are refused: an error
 before it would leave the others waiting in it. Only if one has failed do they say why.
@@ -16,18 +20,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.distribute.replicas.replica import get_replica_context
-from torch_distinput.errors import PeerFailedError
+from torch_distinput.errors import MismatchError, PeerFailedError
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
     from torch_distinput.distribute.session import Session
 
+_STEPS = 1 << 16
+"""Steps are told apart by their number modulo this: the squares of 16,384 ranks add up exactly."""
 _WITH_FLOAT64 = ("cpu", "cuda")
 
 
@@ -73,7 +79,11 @@ def weigh(loss: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def sum_weights(
-    session: Session, make: Callable[[], Sequence[torch.Tensor]], *, cp_dim: str | None
+    session: Session,
+    make: Callable[[], Sequence[torch.Tensor]],
+    *,
+    index: int | None,
+    cp_dim: str | None,
 ) -> tuple[Sequence[torch.Tensor], float]:
     """Make this replica's weights and add up those of all replicas in sync; a collective call.
 
@@ -82,11 +92,13 @@ def sum_weights(
     Args:
         session: of the replicas.
         make: returns the weights, with zeros in rows that are padding.
+        index: the number of the step, if it is known of which one the loss is.
         cp_dim: the dimension over whose ranks sequences are cut: they have the other weights.
 
     Raises:
         ValueError: for weights that are negative, infinite or NaN; or what ``make`` raises.
         PeerFailedError: in the same call, if that was on another worker.
+        MismatchError: if workers have losses of different steps.
     """
     weights: Sequence[torch.Tensor] = ()
     own, error = 0.0, None
@@ -95,7 +107,9 @@ def sum_weights(
         own = math.fsum(map(_sum_up, weights))
     except Exception as raised:  # noqa: BLE001 - raised again when the others have heard of it
         error = raised
-    vector = torch.tensor([own, error is not None], dtype=torch.float64, device="cpu")
+    step = (0, 0, 0) if index is None else (1, index % _STEPS, (index % _STEPS) ** 2)
+    numbers = [own, error is not None, *step]
+    vector = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     context = get_replica_context()
     try:
         if context is not None:
@@ -140,10 +154,29 @@ def _add_up(
     vector = torch.stack(list(vectors)).sum(0)
     for some in ranks:
         vector = some.all_reduce(vector)
-    total, num_failed = vector.tolist()
+    total, num_failed, *steps = vector.tolist()
     if num_failed:
         _raise_first(ranks, errors)
+    num_known, added, squared = map(int, steps)
+    if num_known * squared != added * added:
+        _raise_mismatch(ranks, vectors[0])
     return float(total)
+
+
+def _raise_mismatch(ranks: Sequence[Communicator], own: torch.Tensor) -> NoReturn:
+    _, _, is_known, number, _ = own.tolist()
+    told = [int(number) if is_known else None]
+    for some in ranks:
+        told = [step for part in some.gather_objects(told) for step in part]
+    known = [(number % ranks[0].size, step) for number, step in enumerate(told) if step is not None]
+    first, expected = known[0]
+    odd, got = next((worker, step) for worker, step in known if step != expected)
+    msg = (
+        f"Expected the weights of one step from all workers, got those of step {expected} on "
+        f"worker {first} and of step {got} on worker {odd}. Did one rank pass over a step alone, "
+        "as by `continue`? Do so on all ranks; or weigh the losses of the step with 0 on that one."
+    )
+    raise MismatchError(msg)
 
 
 def _raise_first(ranks: Sequence[Communicator], errors: Sequence[Exception | None]) -> None:

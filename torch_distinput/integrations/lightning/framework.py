@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
 import sys
 from typing import Any
 
@@ -68,6 +69,7 @@ def make_strategy(trainer: Any) -> tdi.Strategy:
     """
     devices = [trainer.strategy.root_device]
     if trainer.world_size == 1:
+        _refuse_many_alone(trainer)
         return tdi.OneDeviceStrategy(devices[0])
     if isinstance(trainer.strategy, pytorch.strategies.ModelParallelStrategy):
         mesh = trainer.strategy.device_mesh
@@ -75,6 +77,18 @@ def make_strategy(trainer: Any) -> tdi.Strategy:
             devices, device_mesh=mesh, data_dims=("data_parallel",)
         )
     return tdi.MultiWorkerMirroredStrategy(devices)
+
+
+def _refuse_many_alone(trainer: Any) -> None:
+    """Refuse ranks that train by themselves; one of them may evaluate for all."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != "1" and trainer.state.fn == "fit":
+        msg = (
+            f"Expected a Trainer over the {started} ranks that were started (WORLD_SIZE), got one "
+            "of a single device: each rank would train a model of its own with all of the data. "
+            'Write Trainer(devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=...).'
+        )
+        raise tdi.UsageError(msg)
 
 
 def training_loaders(trainer: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from accelerate.utils import recursively_apply
 
 import torch_distinput as tdi
 from torch_distinput.integrations.accelerate import DistributedLoader
+from torch_distinput.integrations.transformers.means import CURE
 from torch_distinput.integrations.transformers.stand_in import StandIn
 
 
@@ -50,8 +51,7 @@ class EvaluationLoader:
         self.dataset = _Evaluated(num_examples or 0)
         self.stand_in = StandIn()
         self.gathers_loss = False
-        self._loader = DistributedLoader(dataset, accelerator)
-        self._loader._cure = "Return the plain mean of the batch from compute_loss."  # noqa: SLF001
+        self._loader = DistributedLoader(dataset, accelerator, cure=CURE)
 
     def __len__(self) -> int:
         """Steps of the dataset."""

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 _log = logging.getLogger(__name__)
+CURE = "Return the plain mean of the batch from compute_loss."
+"""What to do instead of ``compute_average_loss``, which Trainer's division makes wrong."""
 
 
 def count_items(batch: Any, num_rows: int, shifts_labels: bool) -> torch.Tensor:

@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset
 import torch_distinput as tdi
 from torch_distinput.integrations.claims import play
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
+from torch_distinput.integrations.transformers.means import CURE
 from torch_distinput.integrations.transformers.stand_in import without_rows
 
 
@@ -47,8 +48,7 @@ class _Batches(IterableDataset[Any]):
         for _ in range(self.num_placeholders):
             yield {}
         self.num_placeholders = 0
-        cure = "Return the plain mean of the batch from compute_loss."
-        with closing(play(self.distributed, cure=cure)) as steps:
+        with closing(play(self.distributed, cure=CURE)) as steps:
             for step in steps:
                 self.step = step
                 yield step.batch

@@ -142,7 +142,9 @@ def from_state(state: Mapping[str, Any]) -> Position:
         ValueError: if it is damaged.
     """
     with _refusing_damage():
-        return _position(state)
+        position = _position(state)
+        _check_whole(position)
+    return position
 
 
 @contextmanager
@@ -232,6 +234,20 @@ def _position(state: Mapping[str, Any]) -> Position:
         ),
         reassignments=tuple(tuple(map(_counted, touched)) for touched in state["deals"]),
     )
+
+
+def _check_whole(position: Position) -> None:
+    """Refuse lists of which a part is missing: they hold one item for each stream or worker."""
+    num_streams, num_workers = len(position.streams), position.layout.num_workers
+    if (
+        num_streams not in (0, 1, num_workers)
+        or len(position.rows) != num_streams
+        or len(position.files_touched) not in (0, num_streams)
+        or not all(position.reassignments)
+        or not all(stream.segments for stream in position.streams)
+    ):
+        msg = "lists that do not fit each other"
+        raise ValueError(msg)
 
 
 def _listed_size(size: Size | None) -> Any:

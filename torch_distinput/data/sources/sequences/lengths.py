@@ -192,10 +192,11 @@ def _refuse_columns(example: Any, name: str) -> None:
 
 
 def _are_columns(values: tuple[Any, ...]) -> bool:
-    """Whether they have names, or only some of them rows; a tuple of tokens has tokens alike."""
+    """Whether they have names or rows; those of a tuple of tokens have neither."""
     kinds = (list, tuple, Mapping)
-    has_rows = {isinstance(value, kinds) or getattr(value, "ndim", 0) > 0 for value in values}
-    return hasattr(values, "_fields") or len(has_rows) > 1
+    return hasattr(values, "_fields") or any(
+        isinstance(value, kinds) or getattr(value, "ndim", 0) > 0 for value in values
+    )
 
 
 def _check(lengths: Any, name: str, first: int = 0) -> Indices:
