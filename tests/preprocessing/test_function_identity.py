@@ -6,11 +6,14 @@ import functools
 import sys
 import textwrap
 import types
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from torch_distinput import preprocessing
 from torch_distinput.preprocessing.analysis.function_identity import (
     UnknownIdentityError,
     identify,
@@ -251,3 +254,51 @@ class TestImportsInside:
         assert without == identity(body, 1)
         (tmp_path / "pack_of_job" / "fast.py").write_text("def clean(x):\n    return x\n")
         assert without != identity(body, 1)
+
+
+SCHEMAS = {
+    "annotations of a class": "class Row:\n  x: {0}\ndef fn(r): return Row.__annotations__",
+    "annotations of a function": "def row(x: {0}): ...\ndef fn(r): return row.__annotations__",
+    "a field": "@dataclass\nclass Row:\n  x: {0}\ndef fn(r): return fields(Row)",
+    "metadata": "@dataclass\nclass Row:\n  x: int = field(metadata={{1: {0}}})\n"
+    "def fn(r): return fields(Row)",
+    "a named tuple": "class Row(NamedTuple):\n  x: {0}\ndef fn(r): return Row._fields",
+    "a metaclass": "class Kind(type):\n  of = {0}\nclass Row(metaclass=Kind): ...\n"
+    "def fn(r): return Row.of",
+    "a name of the user's": "class Row:\n  __scale__ = {0}\ndef fn(r): return Row.__scale__",
+    "a function of a layer": "def cut(x): return {0}(x)\nlayer = Text(standardize=cut)\n"
+    "def fn(r): return layer(r)",
+    "another module of a layer": "class Cut(Module):\n  def forward(self, x): return {0}(x)\n"
+    "layer = Features(a=Cut())\ndef fn(r): return layer(r)",
+}
+
+
+def of_schema(text, kind):
+    found = {"__name__": "job", "Text": preprocessing.TextVectorization}
+    found |= {"dataclass": dataclass, "field": field, "fields": fields, "NamedTuple": NamedTuple}
+    found |= {"Features": preprocessing.Features, "Module": torch.nn.Module}
+    exec(text.format(kind), found)  # noqa: S102
+    return found["fn"]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_and_layers_are_part_of_it(name, monkeypatch):
+    """What a class says of its values, and what a layer that is called inside calls."""
+    monkeypatch.setitem(sys.modules, "job", types.ModuleType("job"))
+    before, again, other = (
+        identify(of_schema(SCHEMAS[name], kind)) for kind in ("int", "int", "float")
+    )
+    assert before == again
+    assert before != other
+
+
+def test_what_a_library_adds_may_be_anything():
+    """Such as a compiled schema, which has no pickle; what the user writes may not."""
+
+    class Row:
+        __schema__ = sys._getframe()
+
+    assert identify(Row) == identify(Row)
+    Row.schema = Row.__schema__
+    with pytest.raises(UnknownIdentityError):
+        identify(Row)

@@ -39,3 +39,11 @@ def test_where_a_missing_number_lies_changes_nothing(workers, batch_size, gaps):
     whole = pp.Features(age=pp.Normalization(missing="ignore"))
     whole.adapt(numbers(gaps), batch_size=40)
     assert {whole.fingerprint()} == set(simulate(run, num_workers=workers))
+
+
+@pytest.mark.parametrize("beside", [[], [0.5], [None]])
+def test_a_large_integer_is_rounded_once(beside):
+    """Beside floats, which NumPy would make float64 of all, as in a batch of integers."""
+    large = 2**60 + 2**36 + 1
+    layer = pp.Normalization(mean=0.0, variance=1.0, missing="ignore")
+    assert 2.0**60 + 2**37 == layer([large, *beside])[0].item()

@@ -22,6 +22,12 @@ from torch_distinput.preprocessing.layers.layer import Layer
 
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_ADDED = {
+    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
+    "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__",
+    "__orig_bases__", "__parameters__", "__type_params__", "_abc_impl",
+}  # fmt: skip
+"""What Python adds to a class, or what is described by itself."""
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -40,6 +46,18 @@ def identify(value: Any) -> str:
         UnknownIdentityError: for a value that cannot be pickled.
     """
     return _Walk().digest(value)
+
+
+def find_functions(value: Layer | Features) -> list[Any]:
+    """What a layer's fingerprint knows by name only: functions, classes and other modules."""
+    found: list[Any] = []
+    layers = [layer for _, layer in value.items()] if isinstance(value, Features) else [value]
+    for layer in layers:
+        if isinstance(layer, Layer):
+            found += [type(layer), *filter(callable, layer.get_config().values())]
+        else:
+            found.append(layer)
+    return found
 
 
 @final
@@ -63,13 +81,15 @@ class _Walk:
     def describe(self, value: Any) -> str | None:
         """Say what a value is where its pickle does not; None where it does."""
         if isinstance(value, (Layer, Features)):
-            return f"layer {value.fingerprint()}"
+            return f"layer {value.fingerprint()} {self.digest(find_functions(value))}"
         if isinstance(value, torch.Tensor):  # its pickle has addresses
             array = view_bytes(value.detach().cpu().contiguous())
             content = hashlib.sha256(array.data).hexdigest()
             return f"tensor {value.dtype} {tuple(value.shape)} {content}"
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"
+        if isinstance(value, types.MappingProxyType):  # such as the metadata of a dataclass's field
+            return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
             return f"set {sorted(map(identify, value))}"
         if isinstance(value, types.CodeType):
@@ -91,11 +111,27 @@ class _Walk:
         parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
         if is_of_user:
             parts += [value.__code__, value.__dict__, _read_globals(value)]
+            parts.append(self._describe_annotations(value))
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
     def _describe_class(self, kind: type) -> list[str]:
         members = sorted(_find_members(kind), key=lambda member: member[0])
-        return [self.digest(kind.__bases__), *(f"{n} {self.digest(v)}" for n, v in members)]
+        said = [self.digest((type(kind), kind.__bases__)), *self._describe_annotations(kind)]
+        for name, member in members:
+            try:
+                said.append(f"{name} {self.digest(member)}")
+            except UnknownIdentityError:
+                if not _is_special(name):
+                    raise  # what a library adds, such as a compiled schema, follows from the rest
+        return said
+
+    def _describe_annotations(self, value: Any) -> list[str]:
+        """Those of a function or class, of which it may make a schema."""
+        known = _read_annotations(value)
+        try:
+            return [f"{name} {self.digest(kind)}" for name, kind in known.items()]
+        except UnknownIdentityError:
+            return [f"{name} {kind!r}" for name, kind in known.items()]
 
     def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
@@ -213,9 +249,16 @@ def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, (member.fget, member.fset)
         elif type(member).__name__ == "cached_property":
             yield name, member.func
-        elif not isinstance(member, _DESCRIPTORS) and (callable(member) or not _is_added(name)):
+        elif not isinstance(member, _DESCRIPTORS) and name not in _ADDED:
             yield name, member
 
 
-def _is_added(name: str) -> bool:
-    return name.startswith("__") or name == "_abc_impl"
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _read_annotations(value: Any) -> dict[str, Any]:
+    try:
+        return dict(value.__annotations__)
+    except Exception:  # noqa: BLE001 - from Python 3.14 on they may name what is not there
+        return {}

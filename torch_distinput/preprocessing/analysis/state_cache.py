@@ -15,7 +15,11 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
-from torch_distinput.preprocessing.analysis.function_identity import UnknownIdentityError, identify
+from torch_distinput.preprocessing.analysis.function_identity import (
+    UnknownIdentityError,
+    find_functions,
+    identify,
+)
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 
@@ -126,6 +130,7 @@ def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
             if isinstance(operation, (Map, Filter))
         ]
         reader = identify(dataset.reader)
+        counting = identify([find_functions(layer) for _, layer in features.adaptive()])
     except UnknownIdentityError as error:
         _log.warning(
             "Nothing is kept in the cache, and nothing taken from it: the recipe holds %s, which "
@@ -134,5 +139,6 @@ def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
         )
         return None
     counted = [name for name, _ in features.adaptive()]
-    text = json.dumps([_FORMAT, reader, functions, counted, features.config_fingerprint()])
+    described = [counted, counting, features.config_fingerprint()]
+    text = json.dumps([_FORMAT, reader, functions, described])
     return hashlib.sha256(text.encode()).hexdigest()

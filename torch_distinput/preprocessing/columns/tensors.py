@@ -93,8 +93,7 @@ def to_floats(values: Any, owner: Owner, missing: str = "error") -> torch.Tensor
         if missing == "error":
             raise ValueError(_explain_gap(owner, "numbers", absent))
         array = np.where(absent, np.nan, array)
-    with np.errstate(over="ignore"):  # becomes infinite, as in torch
-        return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(_narrow(values, array))
 
 
 def to_integers(values: Any, owner: Owner) -> torch.Tensor:
@@ -183,6 +182,19 @@ def _check_exact(values: Any, array: np.ndarray, owner: Owner) -> None:
             f"{largest}. Convert the column to integers first."
         )
         raise ValueError(msg)
+
+
+def _narrow(values: Any, array: np.ndarray) -> np.ndarray:
+    """Round each number to float32 once: of large integers beside floats NumPy made float64."""
+    with np.errstate(over="ignore"):  # becomes infinite, as in torch
+        narrow: np.ndarray = array.astype(np.float32)
+        if isinstance(values, np.ndarray) and values.dtype != object:
+            return narrow
+        if array.dtype == np.float64 and (np.abs(array) >= 2.0**53).any():
+            for place, value in enumerate(flatten_nested(values)[0]):
+                if isinstance(value, (int, np.integer)):
+                    narrow.flat[place] = np.asarray(value).astype(np.float32)
+    return narrow
 
 
 def _fill(array: np.ndarray, absent: np.ndarray) -> np.ndarray:
