@@ -162,12 +162,13 @@ def test_split_files_with_enough_parts(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("reader", "splits"), [("csv", False), ("jsonl", True), ("text", True)]
+    ("reader", "name", "splits"),
+    [("csv", "one", False), ("jsonl", "one", True), ("text", "one", True), ("text", "1.gz", False)],
 )
-def test_split_files_is_advised_where_it_cuts(tmp_path, reader, splits):
-    """Not for CSV."""
-    (tmp_path / "one").write_text("1\n")
-    files = tdi.FileDataset(str(tmp_path / "one"), reader=reader)
+def test_split_files_is_advised_where_it_cuts(tmp_path, reader, name, splits):
+    """Not for CSV, nor for what is compressed."""
+    (tmp_path / name).write_text("1\n")
+    files = tdi.FileDataset(str(tmp_path / name), reader=reader)
     with pytest.raises(tdi.TooFewFilesError) as caught:
         play(files, 4, 2)
     assert splits == ("split_files=True" in str(caught.value))

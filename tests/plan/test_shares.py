@@ -68,6 +68,25 @@ def test_a_long_schedule_has_few_stairs():
     assert abs(first - 0.375 * 10**12) < 10**12 / 1024 / 1024
 
 
+@pytest.mark.parametrize("more", [{}, {100_000: (1, 9)}, {100_000: (2, 8)}])
+def test_a_short_climb_follows_its_line(more):
+    """Whatever the schedule does after it."""
+    points = {0: (9, 1), 1000: (1, 9), **more}
+    shares = tuple((at, make_shares(list(map(Fraction, both)))) for at, both in points.items())
+    found = Shares(shares).list_stretches(0, (0, 0), [True, True])
+    for stretch in found:
+        if (at := stretch.first) <= 1000:
+            line = at * (9 + (9 - 8 * Fraction(at, 1000))) / 20
+            assert abs(stretch.before[0] - line) < 1.1
+    assert any(stretch.first == 1000 for stretch in found)
+
+
+def test_a_schedule_of_many_points_has_few_stairs():
+    points = [(10_000 * n, make_shares([Fraction(1), Fraction(1 + n % 2)])) for n in range(401)]
+    found = Shares(tuple(points)).list_stretches(0, (0, 0), [True, True])
+    assert len(found) <= 400 * 10 + 1  # of a thousand examples each, as STAIR says
+
+
 def test_only_weights_that_need_a_longer_period_are_rounded():
     """Which is said, so that nobody has to guess."""
     exact, rounded = (make_shares([Fraction(1), Fraction(rest)]) for rest in (65535, 65536))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources.source import Request
+from torch_distinput.data.storage.compression import decompressor
 from torch_distinput.data.user_sources.stages import has_buffer
 from torch_distinput.errors import ConfigurationError
 
@@ -26,7 +27,8 @@ def way_to_more_files(dataset: FileDataset) -> str:
     """How to get more files to deal out; ``{}``: how many."""
     from torch_distinput.data.formats.reader import Reader  # noqa: PLC0415 - it is imported with FileDataset
 
-    if type(dataset.reader).parts is Reader.parts:  # split_files=True would cut nothing
+    is_whole = type(dataset.reader).parts is Reader.parts
+    if is_whole or all(map(decompressor, dataset.patterns)):  # split_files=True would cut nothing
         return "write {} or more files"
     return (
         "FileDataset(..., split_files=True), which deals out parts of files; or write {} or more "

@@ -8,9 +8,9 @@ one share has a period, in which each source comes a whole number of times:
 A period has at most LARGEST_PERIOD examples. Weights that would need more of them are rounded.
 
 Between two points of a schedule the shares follow stairs, MOST_STAIRS at most. Each is of a period
-of at most STAIR examples that is played once, or as often as it takes. A short schedule has smaller
-ones, FEWEST_STAIRS from its first point to its last. What one stair rounds off, the next one makes
-up for.
+of at most STAIR examples that is played once, or as often as it takes. Where points lie near each
+other there are smaller ones, FEW_STAIRS between two of them, or fewer where there are many points.
+What one stair rounds off, the next one makes up for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import final
 
 LARGEST_PERIOD = 1 << 16
-FEWEST_STAIRS = 1 << 6
+FEW_STAIRS = 1 << 6
 MOST_STAIRS = 1 << 10
 STAIR = 1 << 10
 _UNIT = 1 << 40
@@ -102,8 +102,8 @@ class Shares:
         self, first: int, left: Sequence[bool]
     ) -> Iterator[tuple[ByNumber, int | None]]:
         """The periods, each with the number of examples that it is played for."""
-        whole = self.points[-1][0] - self.points[0][0]
-        largest = max(1, min(STAIR, whole // FEWEST_STAIRS))
+        climbs = sum(shares != later for (_, shares), (_, later) in pairwise(self.points))
+        fewest = max(1, min(FEW_STAIRS, MOST_STAIRS // max(1, climbs)))
         for (start, shares), (stop, later) in pairwise(self.points):
             begin = max(start, first)
             if begin >= stop:
@@ -111,6 +111,7 @@ class Shares:
             if shares == later:
                 yield from _hold(_renormalize(shares, left), stop - begin)
             else:
+                largest = max(1, min(STAIR, (stop - start) // fewest))
                 yield from _climb((start, shares), (stop, later), begin, left, largest)
         yield to_whole_numbers(_renormalize(self.final, left)), None
 
