@@ -205,6 +205,21 @@ def test_a_server_that_is_busy(folder, kind):
     server.close()
 
 
+def test_a_copy_is_made_once(where, monkeypatch):
+    """For all who name the folder; and what makes it is not kept."""
+    url, options = where
+    copies = []
+    monkeypatch.setattr(Halves, "between", staticmethod(lambda: copies.append(0)))
+    system, path = fsspec.core.url_to_fs(url, **options)
+    num_kept = len(type(system)._cache)
+    assert len(RECORDS) == count_lines(system, path)
+    assert len(RECORDS) == count_lines(system, path)
+    assert len(type(system)._cache) == num_kept
+    other, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
+    assert len(RECORDS) == count_lines(other, path)
+    assert [0] == copies
+
+
 @pytest.mark.parametrize("kind", ["blockcache", "cached"])
 def test_caches_of_blocks_are_refused(folder, kind):
     """They keep zeros for what a lost connection did not bring."""

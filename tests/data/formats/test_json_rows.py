@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import LONG
 from tests.data.formats.test_jsonl import decode, lines, packed, record
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.formats import json_rows
@@ -70,7 +71,7 @@ def seen(leaf):
     return type(leaf), repr(leaf.tolist() if isinstance(leaf, np.ndarray) else leaf)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 if LONG else 100)
 @given(tables(), st.booleans())
 def test_both_parsers_see_the_same(table, ascii_only):
     records = [
@@ -153,7 +154,7 @@ def texts(draw):
     return line.encode("utf-8", "surrogatepass").replace(b"\n", b"")
 
 
-@settings(max_examples=600)
+@settings(max_examples=600 if LONG else 150)
 @given(
     st.lists(texts(), min_size=1, max_size=3),
     st.sampled_from([None, ["a"], {"a": torch.float32}, {"a": (torch.int64, ...)}, {"a": str}]),
