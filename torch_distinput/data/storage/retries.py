@@ -116,11 +116,11 @@ def raise_failure(error: Exception) -> NoReturn:
     file that has become shorter than the range that is asked for stays what it is.
     """
     number, status = getattr(error, "errno", None), _status(error)
-    if number == errno.EINVAL and _is_of_client(error.__cause__):
-        number, is_failure = None, True  # s3fs gives this number to whatever a server refuses
-    else:
+    if number is None:
         is_failure = isinstance(error, (ConnectionError, *_TIMEOUTS)) or _is_of_client(error)
-    if number is not None or not is_failure or status == _NO_SUCH_RANGE:
+    else:  # s3fs gives this one to whatever a server refuses
+        is_failure = number == errno.EINVAL and _is_of_client(error.__cause__)
+    if not is_failure or status == _NO_SUCH_RANGE:
         raise error
     number = errno.EACCES if status in _NO_RIGHT else errno.EIO
     raise OSError(number, f"{type(error).__name__}: {error}") from error

@@ -46,10 +46,7 @@ class DistributedSteps(Distributed, Iterator["Step"]):
         Raises:
             UsageError: before the first step.
         """
-        if self._iterator is None:
-            msg = "stats() needs steps, but none has been asked for yet. Call it in the loop."
-            raise UsageError(msg)
-        stats: InputStats = self._iterator.stats()
+        stats: InputStats = self._begun("stats()").stats()
         return stats
 
     def report(self) -> RunReport:
@@ -58,13 +55,17 @@ class DistributedSteps(Distributed, Iterator["Step"]):
         Raises:
             UsageError: before the first step; without ``InputOptions(trace=...)``.
         """
-        if self._iterator is None:
-            msg = "report() needs steps, but none has been asked for yet. Call it in the loop."
-            raise UsageError(msg)
-        report: RunReport = self._iterator.report()
+        report: RunReport = self._begun("report()").report()
         return report
 
     def close(self) -> None:
         """Close the iterator, if the first step has been asked for; further steps raise."""
         if self._iterator is not None:
             self._iterator.close()
+
+    def _begun(self, asked: str) -> Any:
+        """The iterator, which there is from the first step on."""
+        if self._iterator is None:
+            msg = f"{asked} needs steps, but none has been asked for yet. Call it in the loop."
+            raise UsageError(msg)
+        return self._iterator

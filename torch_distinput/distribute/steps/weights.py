@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
     from torch_distinput.distribute.session import Session
 
-_STEPS = 1 << 16
+_STEP_NUMBERS = 1 << 16
 """Steps are told apart by their number modulo this: the squares of 16,384 ranks add up exactly."""
 _WITH_FLOAT64 = ("cpu", "cuda")
 
@@ -107,7 +107,7 @@ def sum_weights(
         own = math.fsum(map(_sum_up, weights))
     except Exception as raised:  # noqa: BLE001 - raised again when the others have heard of it
         error = raised
-    step = (0, 0, 0) if index is None else (1, index % _STEPS, (index % _STEPS) ** 2)
+    step = (0, 0, 0) if index is None else (1, index % _STEP_NUMBERS, (index % _STEP_NUMBERS) ** 2)
     numbers = [own, error is not None, *step]
     vector = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     context = get_replica_context()

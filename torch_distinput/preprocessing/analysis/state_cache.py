@@ -139,6 +139,5 @@ def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
         )
         return None
     counted = [name for name, _ in features.adaptive()]
-    described = [counted, counting, features.config_fingerprint()]
-    text = json.dumps([_FORMAT, reader, functions, described])
-    return hashlib.sha256(text.encode()).hexdigest()
+    recipe = [_FORMAT, reader, functions, counted, counting, features.config_fingerprint()]
+    return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()
