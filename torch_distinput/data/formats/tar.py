@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import walk
-from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
-from torch_distinput.data.formats.tar_headers import Headers, show_name
+from torch_distinput.data.formats.reader import Part, Reader
+from torch_distinput.data.formats.tar_headers import Headers
+from torch_distinput.data.formats.tar_records import (
+    Files,
+    RecordLayout,
+    columns_of_first_record,
+    join_files,
+    named_files,
+    pack_chunk,
+    record_chunks,
+    say_passed_over,
+    slice_files,
+    split_name,
+    start_of_last_record,
+)
 from torch_distinput.data.storage.input_file import InputFile
-from torch_distinput.packed_strings import PackedStrings, join_bytes
+from torch_distinput.errors import ConfigurationError
 
-_log = logging.getLogger(__name__)
-_KEY = "__key__"
 _LARGE_MEMBER = 1 << 12
-_LARGE_CHUNKS = 4
-"""Records of so many chunks together are handed out one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +39,36 @@ class Tar(Reader):
     (``README``, ``.hidden``) are passed over, as are directories and links; that is logged once.
     Sparse files (``tar --sparse``) and members of other types are bad.
 
-    The first record of an archive says which columns all of its records have: one that lacks
-    one, or has another, is bad. After a damaged header reading goes on at the next good one.
+    Unless ``columns`` or ``optional`` say otherwise, all records of an archive need the files of
+    its first one: one that lacks a file, or has another, is bad. After a damaged header reading
+    goes on at the next good one.
 
     Attributes:
         index: where to keep the places of the records, so that the next run need not walk over
             all headers to find them: ``"memory"``, not at all; ``"beside"``, next to each archive
             as ``<file>.index.npz``; or the path or URL of a folder.
         packed: columns are packed strings; see :class:`FileDataset`.
+        columns: the files that each record needs, in this order, as in ``["jpg", "cls"]``; others
+            are left out. None: those of the first record.
+        optional: further files, which a record may lack: its row in their column is None then.
     """
 
     index: str = "memory"
     packed: bool = False
+    columns: Sequence[str] | None = None
+    optional: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an index that is no place."""
+        """Refuse an index that is no place, and names that no file has."""
         sidecar_index.check_index(self.index)
+        columns = None if self.columns is None else _names("columns", self.columns)
+        optional = _names("optional", self.optional) if self.optional != () else ()
+        both = {*(columns or ())} & {*optional}
+        if both:
+            msg = f"Expected {sorted(both)} in columns= or in optional=, got both. Choose one."
+            raise ConfigurationError(msg)
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "optional", optional)
 
     def with_packed_strings(self) -> Tar:
         """The same, handing text over packed."""
@@ -65,17 +86,26 @@ class Tar(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, Any]]:
         """Yield columns."""
         chunks = self._read(file, part)
-        yield from map(_pack, chunks) if self.packed else chunks
+        yield from map(pack_chunk, chunks) if self.packed else chunks
+
+    def _layout(self, first: list[bytes]) -> RecordLayout:
+        """What records consist of, where the first one has these files."""
+        optional = [name.encode() for name in self.optional]
+        named = first if self.columns is None else [name.encode() for name in self.columns]
+        required = [name for name in dict.fromkeys(named) if name not in optional]
+        return RecordLayout([*required, *optional], frozenset(optional), self.columns is not None)
 
     def _read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
-        columns = _columns_of_first(file) if part.start else []
+        layout = self._layout([]) if self.columns else None
+        if part.start and layout is None:
+            layout = self._layout(_columns_of_first(file))
         headers = Headers()
 
         def report(where: str, reason: object) -> None:
             headers.ended = True  # what is missing at the end has been told then
             file.bad(where, reason)
 
-        pending = _Files([], [], [])
+        pending = Files([], [], [])
         with file.open() as opened:
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
@@ -84,166 +114,34 @@ class Tar(Reader):
                 if self.packed and len(window) > _LARGE_MEMBER * len(members.starts):
                     whole = memoryview(window)  # large contents are copied once, to be joined
                 contents = [whole[start:stop] for start, stop in spans]
-                files = _join(pending, _named(file, members.names, contents))
-                complete = _last_key(files.keys)
-                pending = _between(files, complete, None)
-                files = _between(files, 0, complete)
-                columns = columns or _columns(files)
-                yield from _chunks(file, columns, files)
-        yield from _chunks(file, columns or _columns(pending), pending)
+                files = join_files(pending, named_files(file, members.names, contents))
+                complete = start_of_last_record(files)
+                pending = slice_files(files, complete, None)
+                files = slice_files(files, 0, complete)
+                if layout is None and files.keys:
+                    layout = self._layout(columns_of_first_record(files))
+                if layout is not None:
+                    yield from record_chunks(file, layout, files)
+        layout = layout or self._layout(columns_of_first_record(pending))
+        yield from record_chunks(file, layout, pending)
         if headers.link is not None:
-            _say_passed_over(file.path, "links", headers.link)
+            say_passed_over(file.path, "links", headers.link)
         if part.stop in (None, file.size) and not headers.ended:
             reason = "expected the blocks of zeros with which archives end: it was cut off"
             file.bad("the end", reason)
 
 
-def _pack(chunk: dict[str, list[Any]]) -> dict[str, PackedStrings]:
-    return {
-        name: PackedStrings.from_list(column, str)
-        if name == _KEY
-        else PackedStrings(*join_bytes(column), dtype=bytes)
-        for name, column in chunk.items()
-    }
-
-
-class _Files(NamedTuple):
-    """The files of records, a list entry each."""
-
-    keys: list[bytes]
-    columns: list[bytes]
-    contents: list[bytes]
-
-
-def _named(file: InputFile, names: list[bytes], contents: list[bytes]) -> _Files:
-    """Split the names, and leave out files that belong to no record."""
-    split = [name.partition(b".") for name in names]
-    keys = [key for key, _, _ in split]
-    columns = [column.lower() for _, _, column in split]
-    plain = (
-        b"" not in columns
-        and b"/" not in b"".join(columns)
-        and b"/\0" not in b"\0".join([*keys, b""])
-    )
-    if plain and b"" not in keys:
-        return _Files(keys, columns, contents)
-    files = _Files([], [], [])
-    for name, content in zip(names, contents, strict=True):
-        parts = _split(name)
-        if parts is None:
-            _say_passed_over(file.path, "files without a name of the form key.extension", name)
-        else:
-            for column, value in zip(files, (*parts, content), strict=True):
-                column.append(value)
-    return files
-
-
-def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """Key and column of a file; None if its name has no such parts."""
-    base = name.rfind(b"/") + 1
-    dot = name.find(b".", base)
-    return (name[:dot], name[dot + 1 :].lower()) if base < dot < len(name) - 1 else None
-
-
-def _join(some: _Files, others: _Files) -> _Files:
-    return _Files(*(first + second for first, second in zip(some, others, strict=True)))
-
-
-def _between(files: _Files, start: int, stop: int | None) -> _Files:
-    return _Files(*(column[start:stop] for column in files))
-
-
-def _last_key(keys: list[bytes]) -> int:
-    """Where the last record begins: it may go on in the next window."""
-    first = len(keys)
-    while first and keys[first - 1] == keys[-1]:
-        first -= 1
-    return first
-
-
-def _columns(files: _Files) -> list[bytes]:
-    """What the first record consists of."""
-    return [
-        column
-        for key, column in zip(files.keys, files.columns, strict=True)
-        if key == files.keys[0]
-    ]
-
-
-def _chunks(file: InputFile, columns: list[bytes], files: _Files) -> Iterator[dict[str, list[Any]]]:
-    """Yield records whose files are complete."""
-    if not files.keys:
-        return
-    small = sum(map(len, files.contents)) <= _LARGE_CHUNKS * CHUNK_BYTES
-    chunk = _regular_chunk(columns, files) if small else None
-    if chunk is not None:
-        yield chunk
-        return
-    rows: list[list[Any]] = []
-    for first, stop in _records(files.keys):
-        row = _row(file, columns, _between(files, first, stop))
-        if row is not None:
-            rows.append(row)
-        if rows and not small:
-            yield _chunk(columns, rows)
-            rows = []
-    if rows:
-        yield _chunk(columns, rows)
-
-
-def _records(keys: list[bytes]) -> Iterator[tuple[int, int]]:
-    first = 0
-    for place in range(1, len(keys) + 1):
-        if place == len(keys) or keys[place] != keys[first]:
-            yield first, place
-            first = place
-
-
-def _regular_chunk(columns: list[bytes], files: _Files) -> dict[str, list[Any]] | None:
-    """All records at once, if each has the same files in the same order; else None."""
-    step = len(columns)
-    count, rest = divmod(len(files.keys), step)
-    keys = files.keys[::step]
-    regular = (
-        not rest
-        and files.columns == columns * count
-        and all(files.keys[number::step] == keys for number in range(1, step))
-        and all(map(operator.ne, keys, keys[1:]))
-        and len(set(columns)) == step
-    )
-    if not regular:
-        return None
-    try:
-        chunk: dict[str, list[Any]] = {_KEY: [key.decode() for key in keys]}
-    except UnicodeDecodeError:
-        return None
-    chunk.update((show_name(name), files.contents[i::step]) for i, name in enumerate(columns))
-    return chunk
-
-
-def _row(file: InputFile, columns: list[bytes], files: _Files) -> list[Any] | None:
-    """The key and the contents of one record in the order of the columns; None if it is bad."""
-    where = f"record {show_name(files.keys[0])!r}"
-    if sorted(files.columns) != sorted(set(columns)):
-        expected, got = (", ".join(map(show_name, sorted(c))) for c in ({*columns}, files.columns))
-        reason = (
-            f"expected files {expected}, as in the first record of the archive, got {got}. All "
-            "records of an archive need the same, each once"
+def _names(argument: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Check names of files."""
+    names = () if isinstance(given, str) else tuple(given)
+    good = all(isinstance(n, str) and n.strip("./") == n.lower() == n != "" for n in names)
+    if not names or not good or len({*names}) < len(names):
+        msg = (
+            f"{argument} must be different extensions in lower case, as in ['jpg', 'cls'], got "
+            f"{given!r}."
         )
-        file.bad(where, reason)
-        return None
-    try:
-        key = files.keys[0].decode()
-    except UnicodeDecodeError as error:
-        file.bad(where, f"expected a name in UTF-8, got one with {error}")
-        return None
-    contents = dict(zip(files.columns, files.contents, strict=True))
-    return [key, *(contents[name] for name in columns)]
-
-
-def _chunk(columns: list[bytes], rows: list[list[Any]]) -> dict[str, list[Any]]:
-    names = [_KEY, *map(show_name, columns)]
-    return {name: [row[number] for row in rows] for number, name in enumerate(names)}
+        raise ConfigurationError(msg)
+    return names
 
 
 def _columns_of_first(file: InputFile) -> list[bytes]:
@@ -251,7 +149,7 @@ def _columns_of_first(file: InputFile) -> list[bytes]:
     first = None
     columns: list[bytes] = []
     for _, name in _members(file, Headers()):
-        split = _split(name)
+        split = split_name(name)
         if split is None:
             continue
         if first not in (None, split[0]):
@@ -267,7 +165,7 @@ def _cuts(file: InputFile) -> sidecar_index.Cuts:
     key, enough = None, sidecar_index.cut_bytes(file)
     start = count = 0
     for at, name in _members(file, headers):
-        split = _split(name)
+        split = split_name(name)
         if split is None or split[0] == key:
             continue
         if count and at - start >= enough and headers.cuttable:
@@ -288,15 +186,3 @@ def _members(file: InputFile, headers: Headers) -> Iterator[tuple[int, bytes]]:
         for _, base, members in walked:
             for at, name in zip(members.ats, members.names, strict=True):
                 yield base + at, name
-
-
-_said: set[tuple[str, str]] = set()
-"""Of which archives it has been said that something is passed over, and what."""
-
-
-def _say_passed_over(path: str, what: str, name: bytes) -> None:
-    """Say it once for each archive."""
-    if (path, what) in _said:
-        return
-    _said.add((path, what))
-    _log.warning("%s: %s, such as %r, are skipped.", path, what, show_name(name))
