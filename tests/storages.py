@@ -88,7 +88,7 @@ class WebServer(Storage):
         self.requests = Counter()
         self.failures = 0
         self.num_granted = None  # how many bodies are sent before 403; None: all
-        self.cuts_bodies = False
+        self.num_cut = 0  # how many bodies end in the middle
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler(ranges))
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -149,9 +149,11 @@ class WebServer(Storage):
                     self.send_header("ETag", storage.versions[self.path])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                cuts = with_body and storage.num_cut > 0
+                storage.num_cut -= cuts
                 if with_body:
-                    self.wfile.write(body[: len(body) // 2] if storage.cuts_bodies else body)
-                self.close_connection = storage.cuts_bodies
+                    self.wfile.write(body[: len(body) // 2] if cuts else body)
+                self.close_connection = cuts
                 return None
 
             def log_message(self, *_):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -84,9 +85,18 @@ def test_arrow_from_a_server_without_ranges(kind, columns):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_a_connection_that_is_cut(server, name):
+@pytest.mark.parametrize("server", [True], indirect=True)
+def test_a_range_that_is_cut_once_is_asked_for_again(server, name):
     url = server.put(name, gzip.compress(LINES, 0) if name.endswith("gz") else LINES)
-    server.cuts_bodies = True
+    server.num_cut = 1
+    assert NUM_RECORDS == count_records(url)
+    assert server.num_cut == 0
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_connection_that_is_always_cut(server, name):
+    url = server.put(name, gzip.compress(LINES, 0) if name.endswith("gz") else LINES)
+    server.num_cut = math.inf
     with pytest.raises(tdi.SourceError, match=r"OSError.*Client"):
         count_records(url)
 
@@ -138,6 +148,32 @@ def test_where_clients_keep_the_status(name, status, number):
     with pytest.raises(OSError, match="no") as caught:
         retries.attempt(lambda: fail(error), asked)
     assert (number, 0) == (caught.value.errno, asked.count)
+
+
+@pytest.mark.parametrize("code", ["Throttling", "RequestThrottled", "RequestLimitExceeded"])
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: caused(OSError(errno.EIO, "busy"), e)])
+def test_amazon_is_busy_with_the_status_400(code, wrap):
+    error = ClientError(400)
+    error.response["Error"]["Code"] = code
+    assert retries.may_pass(wrap(error))
+
+
+def test_a_timeout_may_pass_whatever_its_status():
+    assert retries.may_pass(caused(TimeoutError(errno.ETIMEDOUT, "late"), ClientError(400)))
+
+
+@pytest.mark.parametrize(("module", "failure"), [("gcsfs.retry", OSError), ("job", ValueError)])
+def test_a_value_error_of_a_client_is_no_damage(module, failure):
+    """gcsfs raises it for a token that has expired."""
+    scope = {"__name__": module}
+    exec("def ask(): raise ValueError('Bad Request: no credentials')", scope)  # noqa: S102
+    with pytest.raises(failure, match="Bad Request"):
+        retries.attempt(scope["ask"], retries.Retries())
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
 
 
 def test_a_file_that_s3_does_not_have():

@@ -242,5 +242,10 @@ def test_ranks_that_train_by_themselves(monkeypatch):
     module = DataModule(Indexed(), val=Indexed(), global_batch_size=4)
     with pytest.raises(tdi.UsageError, match=r"over the 2 ranks .* got one of a single device"):
         fit(Model(), module, max_epochs=1)
+    trainer = make_trainer(max_epochs=1)
     with silence():
-        make_trainer().validate(Evaluated(), module, verbose=False)
+        trainer.validate(Evaluated(), module, verbose=False)
+    with silence(), pytest.raises(tdi.UsageError, match="one of a single device"):
+        trainer.fit(Evaluated(), module)
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert fit(Model(), module, max_epochs=1).global_step > 0

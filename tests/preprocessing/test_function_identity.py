@@ -7,7 +7,8 @@ import sys
 import textwrap
 import types
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from threading import Lock
+from typing import Annotated, AnyStr, Generic, NamedTuple
 
 import numpy as np
 import pytest
@@ -263,6 +264,8 @@ SCHEMAS = {
     "metadata": "@dataclass\nclass Row:\n  x: int = field(metadata={{1: {0}}})\n"
     "def fn(r): return fields(Row)",
     "a named tuple": "class Row(NamedTuple):\n  x: {0}\ndef fn(r): return Row._fields",
+    "a generic base": "class Base(Generic[AnyStr]): ...\nclass Row(Base[{0}]): ...\n"
+    "def fn(r): return Row()",
     "a metaclass": "class Kind(type):\n  of = {0}\nclass Row(metaclass=Kind): ...\n"
     "def fn(r): return Row.of",
     "a name of the user's": "class Row:\n  __scale__ = {0}\ndef fn(r): return Row.__scale__",
@@ -276,8 +279,11 @@ SCHEMAS = {
 def of_schema(text, kind):
     found = {"__name__": "job", "Text": preprocessing.TextVectorization}
     found |= {"dataclass": dataclass, "field": field, "fields": fields, "NamedTuple": NamedTuple}
+    found |= {"Generic": Generic, "AnyStr": AnyStr, "Annotated": Annotated, "LOCK": Lock()}
+    found |= {"helper": lambda x: x}
     found |= {"Features": preprocessing.Features, "Module": torch.nn.Module}
-    exec(text.format(kind), found)  # noqa: S102
+    code = compile(text.format(kind), "job", "exec", dont_inherit=True)  # annotations are values
+    exec(code, found)  # noqa: S102
     return found["fn"]
 
 
@@ -292,13 +298,19 @@ def test_schemas_and_layers_are_part_of_it(name, monkeypatch):
     assert before != other
 
 
-def test_what_a_library_adds_may_be_anything():
-    """Such as a compiled schema, which has no pickle; what the user writes may not."""
+UNKNOWN = {
+    "a method": "class Row:\n  def __call__(self, x): return LOCK and {0}\ndef fn(r): return Row()",
+    "a name of the user's": "class Row:\n  __lock__ = (helper, LOCK)\n"
+    "def fn(r): return helper(Row)",
+    "an annotation": "class Row:\n  x: Annotated[int, helper, LOCK]\n"
+    "def fn(r): return helper(Row)",
+}
 
-    class Row:
-        __schema__ = sys._getframe()
 
-    assert identify(Row) == identify(Row)
-    Row.schema = Row.__schema__
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_has_no_pickle_is_not_passed_over(name, monkeypatch):
+    """Nor what was met beside it, whose code may change."""
+    monkeypatch.setitem(sys.modules, "job", types.ModuleType("job"))
     with pytest.raises(UnknownIdentityError):
-        identify(Row)
+        identify(of_schema(UNKNOWN[name], "int"))
+

@@ -116,7 +116,9 @@ def columns_of_first_record(files: Files) -> list[bytes]:
     ]
 
 
-def record_chunks(file: InputFile, layout: RecordLayout, files: Files) -> Iterator[dict[str, list[Any]]]:
+def record_chunks(
+    file: InputFile, layout: RecordLayout, files: Files
+) -> Iterator[dict[str, list[Any]]]:
     """Yield records whose files are complete."""
     if not files.keys:
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,6 +32,9 @@ _LASTING = {errno.ENAMETOOLONG, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.
 _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
 _NO_RIGHT = {401, 403}
 _NO_SUCH_RANGE = 416
+_BUSY = 429
+_BUSY_CODES = ("throttl", "slowdown", "limitexceeded", "requesttimeout", "toomanyrequests")
+"""In the codes of Amazon's services, which say so with the status 400, too."""
 _STATUS = ("status", "status_code", "code")
 _LIBRARIES = {
     "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "http", "httpx",
@@ -102,11 +106,13 @@ def may_pass(error: Exception) -> bool:
     origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
     if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
         return may_pass(origin)
+    if isinstance(error, _TIMEOUTS):
+        return True
     if isinstance(error, OSError) and error.errno in _LASTING:
         return False
     if isinstance(error, _FINAL) or _status(error) in _REFUSALS:
         return False
-    return isinstance(error, (OSError, *_TIMEOUTS, EOFError)) or _is_of_client(error)
+    return isinstance(error, (OSError, EOFError)) or _is_of_client(error)
 
 
 def raise_failure(error: Exception) -> NoReturn:
@@ -128,18 +134,31 @@ def raise_failure(error: Exception) -> NoReturn:
 
 def _status(error: Exception) -> int | None:
     """What a server answered; each client has it in another place."""
-    for one in (error, error.__cause__):
-        response = getattr(one, "response", None)
+    cause = error.__cause__
+    if "aiohttp.http_exceptions" in (type(error).__module__, type(cause).__module__):
+        return None  # of a connection that was cut; its 400 is no answer of a server
+    responses = [getattr(one, "response", None) for one in (error, cause)]
+    for response in responses:
         if isinstance(response, Mapping):  # of botocore
+            code = str(response.get("Error", {}).get("Code")).lower()
             number = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if isinstance(number, int):
+            busy = any(said in code for said in _BUSY_CODES)
+            return _BUSY if busy else number if isinstance(number, int) else None
+    for holder in (error, *responses):
+        for name in _STATUS:  # one after another: aiohttp has two, and warns of the second
+            if isinstance(number := getattr(holder, name, None), int):
                 return number
-        for holder in (one, response):
-            for name in _STATUS:  # one after another: aiohttp has two, and warns of the second
-                if isinstance(number := getattr(holder, name, None), int):
-                    return number
     return None
 
 
 def _is_of_client(error: BaseException | None) -> bool:
-    return type(error).__module__.partition(".")[0] in _LIBRARIES
+    """By its class; gcsfs also raises a ValueError of Python's for what is refused."""
+    if type(error).__module__.partition(".")[0] in _LIBRARIES:
+        return True
+    return isinstance(error, ValueError) and _raised_in(error).partition(".")[0] == "gcsfs"
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose code raised an error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__")) if frames else ""

@@ -69,7 +69,6 @@ def make_strategy(trainer: Any) -> tdi.Strategy:
     """
     devices = [trainer.strategy.root_device]
     if trainer.world_size == 1:
-        _refuse_many_alone(trainer)
         return tdi.OneDeviceStrategy(devices[0])
     if isinstance(trainer.strategy, pytorch.strategies.ModelParallelStrategy):
         mesh = trainer.strategy.device_mesh
@@ -79,10 +78,10 @@ def make_strategy(trainer: Any) -> tdi.Strategy:
     return tdi.MultiWorkerMirroredStrategy(devices)
 
 
-def _refuse_many_alone(trainer: Any) -> None:
+def refuse_many_alone(trainer: Any) -> None:
     """Refuse ranks that train by themselves; one of them may evaluate for all."""
-    started = os.environ.get("WORLD_SIZE", "1")
-    if started != "1" and trainer.state.fn == "fit":
+    started = os.environ.get("WORLD_SIZE") or "1"
+    if started != "1" and trainer.world_size == 1 and trainer.state.fn == "fit":
         msg = (
             f"Expected a Trainer over the {started} ranks that were started (WORLD_SIZE), got one "
             "of a single device: each rank would train a model of its own with all of the data. "

@@ -25,9 +25,13 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _ADDED = {
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__",
-    "__orig_bases__", "__parameters__", "__type_params__", "_abc_impl",
+    "__orig_bases__", "__parameters__", "__type_params__", "__signature__", "_abc_impl",
 }  # fmt: skip
-"""What Python adds to a class, or what is described by itself."""
+"""What Python adds to a class, what follows from the rest, or is described by itself."""
+_COMPILED = "__pydantic_"
+_WRITTEN = {"__pydantic_fields__", "__pydantic_decorators__"}
+"""Of what pydantic adds, all that the user wrote; the rest has addresses of this process."""
+_ADDRESS = " at 0x"
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
@@ -92,6 +96,8 @@ class _Walk:
             return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
             return f"set {sorted(map(identify, value))}"
+        if hasattr(type(value), "bind_to_cls"):  # of pydantic: it has the address of its class
+            return f"decorator {self.digest((value.cls_var_name, value.info))}"
         if isinstance(value, types.CodeType):
             return f"code {self._describe_code(value)}"
         if isinstance(value, _CACHED):
@@ -117,21 +123,19 @@ class _Walk:
     def _describe_class(self, kind: type) -> list[str]:
         members = sorted(_find_members(kind), key=lambda member: member[0])
         said = [self.digest((type(kind), kind.__bases__)), *self._describe_annotations(kind)]
-        for name, member in members:
-            try:
-                said.append(f"{name} {self.digest(member)}")
-            except UnknownIdentityError:
-                if not _is_special(name):
-                    raise  # what a library adds, such as a compiled schema, follows from the rest
-        return said
+        return said + [f"{name} {self.digest(member)}" for name, member in members]
 
     def _describe_annotations(self, value: Any) -> list[str]:
         """Those of a function or class, of which it may make a schema."""
-        known = _read_annotations(value)
+        known, met = _read_annotations(value), dict(self._met)
         try:
             return [f"{name} {self.digest(kind)}" for name, kind in known.items()]
         except UnknownIdentityError:
-            return [f"{name} {kind!r}" for name, kind in known.items()]
+            said = [f"{name} {kind!r}" for name, kind in known.items()]
+            if any(_ADDRESS in text for text in said):
+                raise
+            self._met = met  # what was met on the way is said nowhere
+            return said
 
     def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
@@ -249,16 +253,16 @@ def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, (member.fget, member.fset)
         elif type(member).__name__ == "cached_property":
             yield name, member.func
+        elif name.startswith(_COMPILED) and name not in _WRITTEN:
+            continue
         elif not isinstance(member, _DESCRIPTORS) and name not in _ADDED:
             yield name, member
 
 
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
-
-
 def _read_annotations(value: Any) -> dict[str, Any]:
+    """With the types of a class's generic bases."""
+    bases = {"bases": vars(value)["__orig_bases__"]} if "__orig_bases__" in vars(value) else {}
     try:
-        return dict(value.__annotations__)
+        return {**bases, **value.__annotations__}
     except Exception:  # noqa: BLE001 - from Python 3.14 on they may name what is not there
-        return {}
+        return bases
