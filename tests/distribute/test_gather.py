@@ -134,6 +134,18 @@ class TestGather:
 
         simulate(work, num_workers=2)
 
+    @pytest.mark.parametrize(
+        ("index", "said"),
+        [
+            ([-1, 0, 1], r"got 3 .*; missing: \[2\], repeated: none, below 0: \[-1\]\. Gather"),
+            ([0, 0, 2], r"missing: \[1\], repeated: \[0\]\. Gather"),
+            ([0, 1, 3], r"missing: \[2\], repeated: none\. Gather"),
+        ],
+    )
+    def test_in_order_says_which_indices_are_odd(self, index, said):
+        with pytest.raises(ValueError, match=said):
+            one(1).gather_in_order(torch.tensor(index), torch.ones(3))
+
     def test_in_order_refuses_other_rows_than_indices_on_all_workers(self):
         """Padded predictions of unpadded ids: the worker's own error, and its words elsewhere."""
 

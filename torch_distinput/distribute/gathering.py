@@ -137,12 +137,14 @@ def find_order(index: torch.Tensor) -> torch.Tensor:
 def _check_complete(found: torch.Tensor) -> None:
     if not torch.equal(found, torch.arange(len(found), device=found.device)):
         counts = Counter(found.tolist())
-        places = range(max(counts, default=-1) + 1)
+        places = range(max(len(found), max(counts, default=-1) + 1))
         missing = list(islice((place for place in places if place not in counts), 5))
         repeated = [number for number, count in counts.items() if count > 1]
+        below = [number for number in counts if number < 0]
         msg = (
             f"gather_in_order needs every index from 0 to n - 1 once, got {len(found)} indices; "
-            f"missing: {missing or 'none'}, repeated: {repeated[:5] or 'none'}. "
+            f"missing: {missing or 'none'}, repeated: {repeated[:5] or 'none'}"
+            f"{f', below 0: {below[:5]}' if below else ''}. "
             "Gather each example exactly once, without filtering."
         )
         raise ValueError(msg)

@@ -92,10 +92,11 @@ def test_a_script_without_loaders_says_so(tmp_path, capsys) -> None:
         (("--steps", "two"), "expected a number of steps, 1 or more, got 'two'"),
         (("--patience", "0"), "expected seconds, more than 0, got '0'; leave it out for 60"),
         (("--patience", "nan"), "expected seconds, more than 0, got 'nan'"),
+        (("--records", __file__), "expected a folder, or a path where one can be made, got '/"),
         (("--patience", "long"), "expected seconds, more than 0, got 'long'"),
     ],
 )
-def test_counts_that_are_none_are_refused(options, message, tmp_path, capsys) -> None:
+def test_options_that_cannot_be_are_refused(options, message, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, DIVIDED, "1", options=options)
     assert message in capsys.readouterr().err

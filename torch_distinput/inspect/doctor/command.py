@@ -42,7 +42,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop when a loader has delivered so many batches on this rank (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER",
+        "--records", type=_folder, metavar="FOLDER",
         help="where ranks leave what they saw: a shared folder, if there are several machines",
     )  # fmt: skip
     parser.add_argument(
@@ -62,6 +62,16 @@ def _count(text: str) -> int:
         msg = f"expected a number of steps, 1 or more, got {text!r}; leave it out for 50"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
+
+
+def _folder(text: str) -> Path:
+    folder = Path(text)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"expected a folder, or a path where one can be made, got {text!r} ({error})"
+        raise argparse.ArgumentTypeError(msg) from error
+    return folder
 
 
 def _seconds(text: str) -> float:
