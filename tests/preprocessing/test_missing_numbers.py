@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
+import torch
 from torch.utils.data import IterableDataset
 
 from torch_distinput import preprocessing as pp
@@ -47,3 +49,44 @@ def test_a_large_integer_is_rounded_once(beside):
     large = 2**60 + 2**36 + 1
     layer = pp.Normalization(mean=0.0, variance=1.0, missing="ignore")
     assert 2.0**60 + 2**37 == layer([large, *beside])[0].item()
+
+
+LISTS = [{"x": [1, None]}, {"x": [2, 5]}, {"x": [None, 7]}]
+LAYERS = {
+    "Normalization": lambda: pp.Normalization(missing="ignore"),
+    "Discretization": lambda: pp.Discretization(num_bins=2, missing="ignore"),
+    "IntegerLookup": lambda: pp.IntegerLookup(missing="oov"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("wrap", [pd.Series, lambda rows: rows])
+def test_lists_with_missing_numbers(name, wrap):
+    """Of examples or in a column; NumPy makes an array of lists of them, which it cannot see."""
+    rows = [row["x"] for row in LISTS]
+    of_rows, of_columns = pp.Features(x=LAYERS[name]()), pp.Features(x=LAYERS[name]())
+    of_rows.adapt(LISTS)
+    of_columns.adapt({"x": wrap(rows)})
+    assert of_rows.fingerprint() == of_columns.fingerprint()
+    packed, called = of_rows(of_rows.pack({"x": wrap(rows)})), of_rows({"x": wrap(rows)})
+    assert str(of_rows.collate(LISTS)) == str(packed) == str(called)
+
+
+@pytest.mark.parametrize("value", [1, 3.0, None, float("nan")])
+def test_an_example_is_a_row_of_a_batch(value):
+    features = pp.Features(x=pp.IntegerLookup(vocabulary=[1, 2, 3], missing="oov"))
+    assert features({"x": [value]})["x"][0] == features({"x": value})["x"]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_batch_without_any_string(missing, rows):
+    """NaN among strings is None, also where nothing else is there."""
+    layer = pp.Hashing(11, mask_value="", missing="mask")
+    features = pp.Features(x=layer)
+    if rows:
+        assert [0] * rows == features.collate([{"x": missing}] * rows)["x"].tolist()
+    assert [0] * rows == features(features.pack({"x": [missing] * rows}))["x"].tolist()
+    assert [0] * rows == layer([missing] * rows).tolist()
+    with pytest.raises(TypeError, match="takes integers, got a tensor of dtype torch.float64"):
+        layer(torch.tensor([0.5, float("nan")], dtype=torch.float64))

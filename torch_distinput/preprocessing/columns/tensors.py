@@ -21,6 +21,7 @@ from torch_distinput.preprocessing.strings.packed import (
 )
 
 MISSING_NUMBERS = ("error", "ignore")
+_ROWS = (list, tuple, np.ndarray)
 
 Takes = Literal["strings", "floats", "integers", "integers or NaN", "any"]
 """What a column is in a model: packed strings, float32 with NaN for None, int64, float64 with NaN
@@ -134,7 +135,7 @@ def to_numbers(values: Any, owner: Owner) -> tuple[torch.Tensor, torch.Tensor | 
     if array.dtype.kind == "f":
         _check_exact(values, array, owner)
         array = array.astype(np.float64)
-        return torch.from_numpy(array), torch.from_numpy(absent | np.isnan(array))
+        return torch.from_numpy(array), torch.from_numpy(np.asarray(absent | np.isnan(array)))
     return torch.from_numpy(_to_signed(array, owner)), torch.from_numpy(absent)
 
 
@@ -145,6 +146,8 @@ def _to_array(
     refuse_masks(values)
     try:
         array = np.asarray(values)
+        if array.dtype == object and any(isinstance(v, _ROWS) for v in array.flat):
+            array = np.asarray(array.tolist())  # rows that stand in an array, as of pandas
         absent = np.zeros(array.shape, bool)
         if array.dtype == object:
             absent = np.array(list(map(is_gap, array.flat)), bool).reshape(array.shape)

@@ -118,10 +118,13 @@ class Hashing(Layer):
     def _fill_mask(self, inputs: Any) -> Any:
         """Put the mask, where it is an integer, in the place of None among integers.
 
-        In a model that is NaN among float64, as ``Features.pack`` makes it.
+        In a model that is NaN among float64, as ``Features.pack`` makes it. So are strings of
+        which a batch has none.
         """
-        if self.missing == "error" or not isinstance(self.mask_value, int):
+        if self.missing == "error":
             return inputs
+        if not isinstance(self.mask_value, int):
+            return self._as_strings(inputs)
         if isinstance(inputs, torch.Tensor) and inputs.dtype == torch.float64:
             filled = torch.where(inputs.isnan(), self.mask_value, inputs)
             is_exact = (filled == filled.trunc()) & (filled.abs() <= 2**53)
@@ -134,6 +137,14 @@ class Hashing(Layer):
         if is_text or not any(is_missing(value) or isinstance(value, float) for value in flat):
             return inputs
         return nest([self._fill(value) for value in flat], shape)
+
+    def _as_strings(self, inputs: Any) -> Any:
+        """Take a batch of NaN alone for one of None: who stacked it saw no string in it."""
+        if torch.compiler.is_compiling() or not isinstance(inputs, torch.Tensor):
+            return inputs
+        if not inputs.is_floating_point() or not inputs.numel() or not inputs.isnan().all():
+            return inputs
+        return nest([None] * inputs.numel(), tuple(inputs.shape))
 
     def _fill(self, value: Any) -> Any:
         """Beside NaN, NumPy and pandas make floats of integers."""
