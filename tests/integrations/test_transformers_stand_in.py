@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
@@ -38,18 +39,33 @@ def train_and_evaluate(strategy, folder):
     arguments |= {"source": source, "evaluated": source, "num_train_epochs": 1}
     with trainer_on(strategy, folder, trainer_class=ToldTrainer, **arguments) as trainer:
         trainer.told = []
+        warned = Told(logging.WARNING)
+        logging.getLogger("torch_distinput.distribute").addHandler(warned)
         trainer.train()
         trainer.evaluate()
-        return trainer.told
+        logging.getLogger("torch_distinput.distribute").removeHandler(warned)
+        return trainer.told, warned.messages
+
+
+class Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, level):
+        super().__init__(level)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
 
 
 def test_a_batch_that_stands_in_is_told(tmp_path):
     """In the second step the first rank has the one example, and the second rank none."""
     results = run_ranks(partial(train_and_evaluate, folder=tmp_path), 2, timeout=120)
-    for told, stands_in in zip(results, [(False, False), (False, True)], strict=True):
+    for (told, warned), stands_in in zip(results, [(False, False), (False, True)], strict=True):
         trained = [[("loss", fact), ("train", fact, fact, fact)] for fact in stands_in]
         evaluated = [[("predict", fact), ("loss", fact)] for fact in stands_in]
         assert [call for calls in trained + evaluated for call in calls] == told
+        assert warned == []  # of zero rows, which the model does not see
 
 
 def test_columns_that_were_taken_out_of_a_batch_come_again():

@@ -105,6 +105,9 @@ class EpochWarnings:
         num_workers: workers that the source is dealt out to.
         allows_zero_rows: batches of zero rows may be delivered.
         order: of the first epoch, where it is drawn.
+
+    Attributes:
+        hides_zero_rows: who plays the dataset keeps them from the model: nobody need do anything.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class EpochWarnings:
         self._speaks = self._tells_empty = speaks
         self._order = order if speaks else None
         self._is_new = self._tells_look = True
+        self.hides_zero_rows = False
 
     def begin(self, position: Position) -> None:
         """Before the first epoch, foresee batches of zero rows, and an order that was played.
@@ -141,7 +145,7 @@ class EpochWarnings:
         idle = self._input.idle(epoch)
         if idle is None:
             self._warn_of_few_parts()
-        elif idle.steps:
+        elif idle.steps and not self.hides_zero_rows:
             first = self._input.first(epoch)
             _log.warning(
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "

@@ -32,6 +32,11 @@ def claim(dataset: tdi.DistributedDataset, owner: str) -> None:
         raise tdi.UsageError(msg)
 
 
+def hide_zero_rows(dataset: tdi.DistributedDataset) -> None:
+    """Note that an integration keeps batches of zero rows from the model: no warning says so."""
+    dataset._warnings.hides_zero_rows = True  # noqa: SLF001 - no method, which users would find
+
+
 def play(dataset: tdi.DistributedDataset, *, cure: str) -> tdi.DistributedSteps:
     """Return the next epoch's steps, of which ``compute_average_loss`` is refused.
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 import torch_distinput as tdi
+from torch_distinput.integrations.claims import hide_zero_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +82,16 @@ def distribute(
             num_workers=arguments.num_workers,
             **arguments.loading,
         )
-        return strategy.distribute_dataset(loader, seed=arguments.seed, options=arguments.options)
+        seed, options = arguments.seed, arguments.options
+        distributed = strategy.distribute_dataset(loader, seed=seed, options=options)
+        hide_zero_rows(distributed)
+        return distributed
     options = arguments.options
     if policy is None and getattr(dataset, "num_shards", math.inf) < max(2, strategy.num_workers):
         policy = "data"  # too few to deal out; one is never enough for a restart on more processes
     if policy is not None:
         options = replace(options, auto_shard_policy=policy)
-    return strategy.distribute_dataset(
+    distributed = strategy.distribute_dataset(
         dataset,
         global_batch_size=arguments.global_batch_size,
         shuffle=isinstance(arguments.sampler, RandomSampler),
@@ -97,3 +101,5 @@ def distribute(
         num_workers=arguments.num_workers,
         options=options,
     )
+    hide_zero_rows(distributed)
+    return distributed
