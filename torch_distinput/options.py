@@ -168,8 +168,10 @@ def _check_trace(trace: object) -> bool | str:
     """True or False, or a path as text."""
     if isinstance(trace, bool):
         return trace
-    if isinstance(trace, (str, os.PathLike)) and os.fspath(trace):
-        return str(os.fspath(trace))
+    if isinstance(trace, (str, os.PathLike)):
+        path = str(os.fspath(trace))
+        if os.path.basename(path) not in ("", ".", ".."):  # noqa: PTH119 - a Path drops the slash
+            return path
     msg = f'trace must be True, False or the path of a file, as "trace.json", got {trace!r}.'
     raise TypeError(msg)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from torch_distinput.preprocessing.analysis.function_identity import (
     UnknownIdentityError,
     identify,
 )
+from torch_distinput.preprocessing.layers.layer import Layer
 
 TEMPLATE = """
     import functools, re
@@ -271,6 +273,10 @@ SCHEMAS = {
     "a name of the user's": "class Row:\n  __scale__ = {0}\ndef fn(r): return Row.__scale__",
     "a function of a layer": "def cut(x): return {0}(x)\nlayer = Text(standardize=cut)\n"
     "def fn(r): return layer(r)",
+    "a function in a layer's list": "def cut(x): return {0}(x)\nlayer = Chain(cut)\n"
+    "def fn(r): return layer(r)",
+    "what deletes a property": "class Row:\n  def drop(self): return {0}\n"
+    "  x = property(None, None, drop)\ndef fn(r): return Row()",
     "another module of a layer": "class Cut(Module):\n  def forward(self, x): return {0}(x)\n"
     "layer = Features(a=Cut())\ndef fn(r): return layer(r)",
 }
@@ -280,7 +286,7 @@ def of_schema(text, kind):
     found = {"__name__": "job", "Text": preprocessing.TextVectorization}
     found |= {"dataclass": dataclass, "field": field, "fields": fields, "NamedTuple": NamedTuple}
     found |= {"Generic": Generic, "AnyStr": AnyStr, "Annotated": Annotated, "LOCK": Lock()}
-    found |= {"helper": lambda x: x}
+    found |= {"helper": lambda x: x, "Chain": Chain}
     found |= {"Features": preprocessing.Features, "Module": torch.nn.Module}
     code = compile(text.format(kind), "job", "exec", dont_inherit=True)  # annotations are values
     exec(code, found)  # noqa: S102
@@ -296,6 +302,29 @@ def test_schemas_and_layers_are_part_of_it(name, monkeypatch):
     )
     assert before == again
     assert before != other
+
+
+class Chain(Layer):
+    """Its configuration has functions further inside."""
+
+    takes = "floats"
+
+    def __init__(self, *functions):
+        super().__init__(functions=[{"do": function} for function in functions])
+
+    def forward(self, x):
+        return x
+
+
+def test_that_a_value_was_copied_changes_nothing():
+    """Python notes in the class which slots its values have."""
+
+    class Row:
+        x = 3
+
+    before = identify(Row)
+    copy.copy(Row())
+    assert before == identify(Row)
 
 
 UNKNOWN = {

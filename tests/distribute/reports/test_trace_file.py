@@ -211,7 +211,7 @@ def test_a_folder_that_one_rank_lacks_ends_all_of_them_at_once(tmp_path):
     assert "worker 1: ConfigurationError: Expected InputOptions.trace" in first
 
 
-@pytest.mark.parametrize("trace", [None, 1, "", b"trace.json"])
+@pytest.mark.parametrize("trace", [None, 1, "", ".", "traces/", b"trace.json"])
 def test_what_is_no_path_is_refused(trace):
     with pytest.raises(TypeError, match="trace must be True, False or the path of a file"):
         tdi.InputOptions(trace=trace)

@@ -148,7 +148,7 @@ def _weigh(group: StepGroup, share: GroupShare, weights: Callable[[Any], Any]) -
     first = group[0].info
     found, total = sum_weights(session, make, index=first.index, cp_dim=first.cp_dim)
     width = len(session.devices)
-    parts = (tuple(found[first : first + width]) for first in range(0, len(found), width))
+    parts = (tuple(found[start : start + width]) for start in range(0, len(found), width))
     return [replace(share, total_weight=total, weights=part) for part in parts]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
 
 _STEP_NUMBERS = 1 << 16
-"""Steps are told apart by their number modulo this: the squares of 16,384 ranks add up exactly."""
+"""Steps are told apart by their number modulo this: float64 adds the squares of 2**21 replicas."""
 _WITH_FLOAT64 = ("cpu", "cuda")
 
 
@@ -168,7 +168,7 @@ def _raise_mismatch(ranks: Sequence[Communicator], own: torch.Tensor) -> NoRetur
     told = [int(number) if is_known else None]
     for some in ranks:
         told = [step for part in some.gather_objects(told) for step in part]
-    known = [(number % ranks[0].size, step) for number, step in enumerate(told) if step is not None]
+    known = [(place % ranks[0].size, step) for place, step in enumerate(told) if step is not None]
     first, expected = known[0]
     odd, got = next((worker, step) for worker, step in known if step != expected)
     msg = (

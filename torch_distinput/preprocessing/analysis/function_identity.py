@@ -25,9 +25,10 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _ADDED = {
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__",
-    "__orig_bases__", "__parameters__", "__type_params__", "__signature__", "_abc_impl",
+    "__orig_bases__", "__parameters__", "__type_params__", "__signature__", "__slotnames__",
+    "_abc_impl",
 }  # fmt: skip
-"""What Python adds to a class, what follows from the rest, or is described by itself."""
+"""What Python adds to a class, documentation, and what ``_describe_types`` says."""
 _COMPILED = "__pydantic_"
 _WRITTEN = {"__pydantic_fields__", "__pydantic_decorators__"}
 """Of what pydantic adds, all that the user wrote; the rest has addresses of this process."""
@@ -52,13 +53,13 @@ def identify(value: Any) -> str:
     return _Walk().digest(value)
 
 
-def find_functions(value: Layer | Features) -> list[Any]:
-    """What a layer's fingerprint knows by name only: functions, classes and other modules."""
+def find_named_parts(value: Layer | Features) -> list[Any]:
+    """What has functions, classes and other modules, which a layer's fingerprint only names."""
     found: list[Any] = []
     layers = [layer for _, layer in value.items()] if isinstance(value, Features) else [value]
     for layer in layers:
         if isinstance(layer, Layer):
-            found += [type(layer), *filter(callable, layer.get_config().values())]
+            found += [type(layer), layer.get_config()]
         else:
             found.append(layer)
     return found
@@ -85,7 +86,7 @@ class _Walk:
     def describe(self, value: Any) -> str | None:
         """Say what a value is where its pickle does not; None where it does."""
         if isinstance(value, (Layer, Features)):
-            return f"layer {value.fingerprint()} {self.digest(find_functions(value))}"
+            return f"layer {value.fingerprint()} {self.digest(find_named_parts(value))}"
         if isinstance(value, torch.Tensor):  # its pickle has addresses
             array = view_bytes(value.detach().cpu().contiguous())
             content = hashlib.sha256(array.data).hexdigest()
@@ -117,17 +118,17 @@ class _Walk:
         parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
         if is_of_user:
             parts += [value.__code__, value.__dict__, _read_globals(value)]
-            parts.append(self._describe_annotations(value))
+            parts.append(self._describe_types(value))
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
     def _describe_class(self, kind: type) -> list[str]:
         members = sorted(_find_members(kind), key=lambda member: member[0])
-        said = [self.digest((type(kind), kind.__bases__)), *self._describe_annotations(kind)]
+        said = [self.digest((type(kind), kind.__bases__)), *self._describe_types(kind)]
         return said + [f"{name} {self.digest(member)}" for name, member in members]
 
-    def _describe_annotations(self, value: Any) -> list[str]:
+    def _describe_types(self, value: Any) -> list[str]:
         """Those of a function or class, of which it may make a schema."""
-        known, met = _read_annotations(value), dict(self._met)
+        known, met = _read_types(value), dict(self._met)
         try:
             return [f"{name} {self.digest(kind)}" for name, kind in known.items()]
         except UnknownIdentityError:
@@ -250,7 +251,7 @@ def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
         if isinstance(member, (staticmethod, classmethod)):
             yield name, member.__func__
         elif isinstance(member, property):
-            yield name, (member.fget, member.fset)
+            yield name, (member.fget, member.fset, member.fdel)
         elif type(member).__name__ == "cached_property":
             yield name, member.func
         elif name.startswith(_COMPILED) and name not in _WRITTEN:
@@ -259,7 +260,7 @@ def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
-def _read_annotations(value: Any) -> dict[str, Any]:
+def _read_types(value: Any) -> dict[str, Any]:
     """With the types of a class's generic bases."""
     bases = {"bases": vars(value)["__orig_bases__"]} if "__orig_bases__" in vars(value) else {}
     try:

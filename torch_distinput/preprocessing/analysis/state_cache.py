@@ -17,7 +17,7 @@ from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.preprocessing.analysis.function_identity import (
     UnknownIdentityError,
-    find_functions,
+    find_named_parts,
     identify,
 )
 from torch_distinput.preprocessing.layers.features import Features
@@ -130,7 +130,7 @@ def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
             if isinstance(operation, (Map, Filter))
         ]
         reader = identify(dataset.reader)
-        counting = identify([find_functions(layer) for _, layer in features.adaptive()])
+        counting = identify([find_named_parts(layer) for _, layer in features.adaptive()])
     except UnknownIdentityError as error:
         _log.warning(
             "Nothing is kept in the cache, and nothing taken from it: the recipe holds %s, which "
