@@ -124,7 +124,7 @@ def test_what_s3_refuses(status, number):
     assert number == caught.value.errno
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
 def test_a_disk_that_takes_no_copy(number):
     """It is not asked again."""
     asked = retries.Retries()

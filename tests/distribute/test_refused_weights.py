@@ -219,8 +219,9 @@ def test_a_group_that_an_error_came_into_is_given_the_next_time():
     assert list(range(10)) == [x for group in found for step in group for x in step.batch.tolist()]
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
 @pytest.mark.parametrize("how", ["step", "last", "group"])
-def test_weights_of_different_steps(how):
+def test_weights_of_different_steps(how, ahead):
     """One rank has passed over a step alone: the next weights would be of two steps."""
 
     def work(strategy):
@@ -230,7 +231,7 @@ def test_weights_of_different_steps(how):
             return tdi.compute_average_loss(losses_of(step.batch), weights=is_counted(step.batch))
 
         steps = distributed(strategy).steps()
-        if strategy.worker_index:
+        for _ in range(ahead * strategy.worker_index):
             next(steps)
         if how == "group":
             return told(lambda: next(tdi.accumulate(steps, 1, weights=is_counted)))
@@ -238,4 +239,5 @@ def test_weights_of_different_steps(how):
 
     results = simulate(work, num_workers=2)
     assert [tdi.MismatchError] * 2 == [kind for kind, _ in results]
-    assert all("step 0 on worker 0 and of step 1 on worker 1" in words for _, words in results)
+    said = f"step 0 on worker 0 and of step {ahead} on worker 1"
+    assert all(said in words for _, words in results)

@@ -92,3 +92,31 @@ def test_only_weights_that_need_a_longer_period_are_rounded():
     exact, rounded = (make_shares([Fraction(1), Fraction(rest)]) for rest in (65535, 65536))
     assert not Shares(((0, exact),)).is_rounded
     assert Shares(((0, rounded),)).is_rounded
+
+
+def points_of(*points):
+    return Shares(tuple((at, make_shares([Fraction(a), Fraction(b)])) for at, a, b in points))
+
+
+def test_parts_that_are_flat_take_no_stairs_from_a_climb():
+    flat = [(100 * n, 9, 1) for n in range(600)]
+    found = points_of(*flat, (60_540, 1, 9)).list_stretches(0, (0, 0), [True, True])
+    assert 64 <= sum(59_900 <= stretch.first < 60_540 for stretch in found)
+
+
+def test_more_climbs_than_stairs_are_a_stair_each():
+    points = [(10 * n, 1 + n % 2, 1) for n in range(1500)]
+    found = points_of(*points).list_stretches(0, (0, 0), [True, True])
+    assert {10 * n for n in range(1500)} <= {stretch.first for stretch in found}
+    assert len(found) <= 3 * 1500
+
+
+def test_a_climb_that_goes_on_has_the_stairs_it_had():
+    """As where a source runs out in the middle of it."""
+    climb = points_of((0, 9, 1), (6400, 1, 9))
+    whole = climb.list_stretches(0, (0, 0), [True, True])
+    middle = next(stretch for stretch in whole if stretch.first >= 3200)
+    rest = climb.list_stretches(middle.first, middle.before, [True, True])
+    assert [stretch.first for stretch in whole if stretch.first >= 3200] == [
+        stretch.first for stretch in rest
+    ]

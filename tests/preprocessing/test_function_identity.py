@@ -7,6 +7,7 @@ import functools
 import sys
 import textwrap
 import types
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import Annotated, AnyStr, Generic, NamedTuple
@@ -325,6 +326,17 @@ def test_that_a_value_was_copied_changes_nothing():
     before = identify(Row)
     copy.copy(Row())
     assert before == identify(Row)
+
+
+def test_an_abstract_class_has_an_identity():
+    """Python gives it something without a pickle."""
+
+    class Row(ABC):
+        @abstractmethod
+        def x(self):
+            """Of each subclass."""
+
+    assert identify(Row) == identify(Row)
 
 
 UNKNOWN = {
