@@ -142,6 +142,10 @@ def test_names_that_no_file_has_are_refused(arguments, match):
         Tar(**arguments)
 
 
+def test_a_reader_is_the_same_for_any_sequence_of_names():
+    assert Tar(columns=["a"], optional=[]) == Tar(columns=("a",))
+
+
 def test_the_error_says_how_to_read_such_archives(tmp_path):
     (tmp_path / "a.tar").write_bytes(archive_of([{"a": b"", "b": b""}, {"a": b""}]))
     files = tdi.FileDataset(str(tmp_path / "a.tar"), reader="tar")

@@ -62,7 +62,7 @@ class Tar(Reader):
         """Refuse an index that is no place, and names that no file has."""
         sidecar_index.check_index(self.index)
         columns = None if self.columns is None else _names("columns", self.columns)
-        optional = _names("optional", self.optional) if self.optional != () else ()
+        optional = _names("optional", self.optional) if self.optional else ()
         both = {*(columns or ())} & {*optional}
         if both:
             msg = f"Expected {sorted(both)} in columns= or in optional=, got both. Choose one."
