@@ -97,7 +97,8 @@ class _Walk:
             return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
             return f"set {sorted(map(identify, value))}"
-        if hasattr(type(value), "bind_to_cls"):  # of pydantic: it has the address of its class
+        if type(value).__name__ == "Decorator" and type(value).__module__.startswith("pydantic."):
+            # A validator of a model, say, which has the address of its class.
             return f"decorator {self.digest((value.cls_var_name, value.info))}"
         if isinstance(value, types.CodeType):
             return f"code {self._describe_code(value)}"
