@@ -156,6 +156,7 @@ DAMAGES = [
     ("rounds", None),
     ("rows", [-1, 0]),
     ("streams", [[0]]),
+    ("streams", {1, 2}),
     ("streams", [[-1, 0, [0, 0, 1, 0, None]]]),
     ("streams", [[0, 0, [0, 0, 1, -1, None]]]),
     ("streams", [[0, 0, [0, 0, 1, 0]]]),
@@ -193,6 +194,8 @@ def test_a_number_of_examples_becomes_a_budget():
 def test_a_damaged_state_is_refused(key, value):
     with pytest.raises(ValueError, match="got a damaged one"):
         load({**without_digest(to_state(POSITION, RECIPE)), key: value})
+    with pytest.raises(ValueError, match="got a damaged one"):
+        load({**to_state(POSITION, RECIPE), key: value})
 
 
 def changed(value):
@@ -223,9 +226,13 @@ def test_whatever_is_changed_is_found_out(key, value):
 
 
 def test_numbers_of_other_libraries_are_no_damage():
-    state = to_state(POSITION, RECIPE)
+    recipe = {**RECIPE, "shuffle": True, "share": 0.25}
+    state = to_state(POSITION, recipe)
     state |= {name: np.int64(state[name]) for name in ("epoch", "steps", "examples")}
-    assert POSITION == load({**state, "rows": tuple(map(np.int64, state["rows"]))})
+    state["rows"] = tuple(map(np.int64, state["rows"]))
+    numbers = {"shuffle": np.bool_(True), "share": np.array(0.25)}
+    state["recipe"] = [[name, numbers.get(name, value)] for name, value in state["recipe"]]
+    assert POSITION == from_state(to_current(state, recipe, pytest.fail, name="files"))
 
 
 @pytest.mark.parametrize("key", [key for key in to_state(POSITION, RECIPE) if key != "version"])

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
@@ -98,7 +99,8 @@ def compact_state(state: Mapping[str, Any]) -> dict[str, Any]:
 def _with_digest(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state whose recipe says what it is, so that no part of it can change in silence."""
     recipe = [fact for fact in state["recipe"] if fact[0] != DIGEST]
-    bare = json.dumps({**state, "recipe": recipe}, sort_keys=True, default=int)
+    # NumPy's and torch's numbers, as which some libraries bring plain ones back, have item().
+    bare = json.dumps({**state, "recipe": recipe}, sort_keys=True, default=methodcaller("item"))
     digest = hashlib.blake2b(bare.encode(), digest_size=8).hexdigest()
     return {**state, "recipe": [*recipe, [DIGEST, digest]]}
 
@@ -175,7 +177,7 @@ def _refusing_damage() -> Iterator[None]:
         yield
     except ConfigurationError:
         raise
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         msg = (
             "Expected a whole state of a DistributedDataset, got a damaged one "
             f"({type(error).__name__}: {error}). Load another checkpoint."
