@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_distinput.plan.progress.state import DIGEST
-
-
-def without_digest(state: dict[str, Any]) -> dict[str, Any]:
-    """As an older release saved it: what is changed in it is found out by what does not fit."""
-    return {**state, "recipe": [fact for fact in state["recipe"] if fact[0] != DIGEST]}
-
 
 def saved_state(**fields: Any) -> dict[str, Any]:
     """The keys in the order in which they are saved, with values of their own for ``fields``."""

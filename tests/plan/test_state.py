@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from tests.plan.saved_states import without_digest
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.place import Place
@@ -55,8 +53,7 @@ def load(state):
 def test_a_state_is_these_bytes():
     """What is saved today is loaded by later releases."""
     expected = (
-        '{"version": 2, "recipe": [["seed", 3], ["seeds and shards of the stream", "x"], '
-        '["digest of this state", "99917f3a1cdc2b89"]], '
+        '{"version": 2, "recipe": [["seed", 3], ["seeds and shards of the stream", "x"]], '
         '"epoch": 5, "steps": 6, "examples": 24, "grid": [2, 3, 4, "even"], "rounds": 7, '
         '"rows": [8, 9], "reaches": [1, 2], "streams": [[1, -2, [0, 0, 3, 2, null]], '
         '[0, 0, [1, 1, null, 0, ["shuffle", ["window", 3], ["skip", 1], '
@@ -156,7 +153,6 @@ DAMAGES = [
     ("rounds", None),
     ("rows", [-1, 0]),
     ("streams", [[0]]),
-    ("streams", {1, 2}),
     ("streams", [[-1, 0, [0, 0, 1, 0, None]]]),
     ("streams", [[0, 0, [0, 0, 1, -1, None]]]),
     ("streams", [[0, 0, [0, 0, 1, 0]]]),
@@ -193,51 +189,12 @@ def test_a_number_of_examples_becomes_a_budget():
 @pytest.mark.parametrize(("key", "value"), DAMAGES)
 def test_a_damaged_state_is_refused(key, value):
     with pytest.raises(ValueError, match="got a damaged one"):
-        load({**without_digest(to_state(POSITION, RECIPE)), key: value})
-    with pytest.raises(ValueError, match="got a damaged one"):
         load({**to_state(POSITION, RECIPE), key: value})
-
-
-def changed(value):
-    """A value of a state and all its parts, each changed a little, or left out."""
-    if isinstance(value, list):
-        for place, item in enumerate(value):
-            yield value[:place] + value[place + 1 :]
-            yield from ([*value[:place], other, *value[place + 1 :]] for other in changed(item))
-    elif isinstance(value, int):
-        yield value + 1
-        yield None
-    else:
-        yield 0 if value is None else f"{value}?"
-
-
-CHANGES = [
-    (key, other)
-    for key, value in to_state(POSITION, RECIPE).items()
-    for other in changed(value)
-    if key not in ("version", "recipe")
-]
-
-
-@pytest.mark.parametrize(("key", "value"), CHANGES)
-def test_whatever_is_changed_is_found_out(key, value):
-    with pytest.raises(ValueError, match="got a damaged one .*not as it was saved"):
-        load({**to_state(POSITION, RECIPE), key: value})
-
-
-def test_numbers_of_other_libraries_are_no_damage():
-    recipe = {**RECIPE, "shuffle": True, "share": 0.25}
-    state = to_state(POSITION, recipe)
-    state |= {name: np.int64(state[name]) for name in ("epoch", "steps", "examples")}
-    state["rows"] = tuple(map(np.int64, state["rows"]))
-    numbers = {"shuffle": np.bool_(True), "share": np.array(0.25)}
-    state["recipe"] = [[name, numbers.get(name, value)] for name, value in state["recipe"]]
-    assert POSITION == from_state(to_current(state, recipe, pytest.fail, name="files"))
 
 
 @pytest.mark.parametrize("key", [key for key in to_state(POSITION, RECIPE) if key != "version"])
 def test_a_state_without_a_key_is_refused(key):
-    state = without_digest(to_state(POSITION, RECIPE))
+    state = to_state(POSITION, RECIPE)
     del state[key]
     with pytest.raises(ValueError, match=f"got a damaged one .*{key}"):
         load(state)
