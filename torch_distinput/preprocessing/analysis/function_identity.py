@@ -31,7 +31,8 @@ _ADDED = {
 """What Python adds to a class, documentation, and what ``_describe_types`` says."""
 _COMPILED = "__pydantic_"
 _WRITTEN = {"__pydantic_fields__", "__pydantic_decorators__"}
-"""Of what pydantic adds, all that the user wrote; the rest has addresses of this process."""
+"""Of what pydantic adds to a class, what the user wrote. The rest is compiled from it, and has
+addresses of this process."""
 _ADDRESS = " at 0x"
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -128,7 +129,7 @@ class _Walk:
         return said + [f"{name} {self.digest(member)}" for name, member in members]
 
     def _describe_types(self, value: Any) -> list[str]:
-        """Those of a function or class, of which it may make a schema."""
+        """Say what types a function or class names, of which it may make a schema."""
         known, met = _read_types(value), dict(self._met)
         try:
             return [f"{name} {self.digest(kind)}" for name, kind in known.items()]
@@ -262,7 +263,7 @@ def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _read_types(value: Any) -> dict[str, Any]:
-    """With the types of a class's generic bases."""
+    """The annotations of a function or class, and its generic bases, as in ``Base[int]``."""
     bases = {"bases": vars(value)["__orig_bases__"]} if "__orig_bases__" in vars(value) else {}
     try:
         return {**bases, **value.__annotations__}
