@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import math
+import tarfile
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +64,42 @@ def test_every_format(kind):
     with pytest.raises(tdi.SourceError, match=r"PermissionError.*403"):
         count_records(url, reader=one.reader)
     server.close()
+
+
+def put_archive(server, kind):
+    """The lines in two members."""
+    half = len(LINES) // 2
+    content, members = io.BytesIO(), {"a.txt": LINES[:half], "b.txt": LINES[half:]}
+    if kind == "zip":
+        with zipfile.ZipFile(content, "w") as archive:
+            for name, lines in members.items():
+                archive.writestr(name, lines)
+    else:
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            for name, lines in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(lines)
+                archive.addfile(info, io.BytesIO(lines))
+    return server.put(f"all.{kind}", content.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("ends", ["failures", "num_cut"])
+def test_an_archive_is_opened_again(server, kind, ends):
+    """It is opened to list its members, and once more for each of them."""
+    url = put_archive(server, kind)
+    if not server.has_ranges:
+        with pytest.raises(tdi.ConfigurationError, match=f"'{kind}://\\*.txt::simplecache::{url}'"):
+            count_records(f"{kind}://*.txt::{url}")
+        assert NUM_RECORDS == count_records(f"{kind}://*.txt::simplecache::{url}")
+        return
+    setattr(server, ends, 1)
+    files = tdi.FileDataset(f"{kind}://*.txt::{url}", on_error="skip")
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=1000)
+    with iter(dataset) as steps:
+        first = next(steps)
+        setattr(server, ends, 1)
+        assert NUM_RECORDS == len(first) + sum(map(len, steps))
 
 
 def test_a_manifest_of_a_signed_link():

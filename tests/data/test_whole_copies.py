@@ -159,6 +159,15 @@ def test_options_of_other_storages(kind, monkeypatch):
     assert [0] == copies
 
 
+def test_a_file_that_changes_while_it_is_copied(folder, monkeypatch):
+    """A storage that compares its copies with the file of now has none then, and makes another."""
+    version = ["1"]
+    monkeypatch.setattr(Halves, "ukey", lambda *_: version[0], raising=False)
+    monkeypatch.setattr(Halves, "between", staticmethod(lambda: version.__setitem__(0, "2")))
+    options = {"filecache": {"cache_storage": str(folder), "check_files": True}}
+    assert (RECORDS, 1) == play(f"filecache::halves://{FILE}", options)
+
+
 def test_who_reads_while_another_process_copies(where, folder, monkeypatch):
     """Who has not heard of the copy yet makes another; what lies there stays whole."""
     url, options = where

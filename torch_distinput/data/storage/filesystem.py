@@ -79,7 +79,7 @@ def open_file(
     retries: Retries,
 ) -> InputFile:
     """Return a listed file as a reader sees it; nothing is opened yet."""
-    system, inner = find_system(info.path, storage_options)
+    system, inner = find_system(info.path, storage_options, retries)
     decompress = decompressor(info.path)
     local = isinstance(system, LocalFileSystem)
     raw_size = _size(info, system, inner, retries)

@@ -26,16 +26,19 @@ _WHOLE = ("simplecache", "filecache")
 _IN_BLOCKS = ("blockcache", "cached")
 
 
-def find_system(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
+def find_system(
+    url: str, storage_options: Mapping[str, Any], retries: Retries | None = None
+) -> tuple[AbstractFileSystem, str]:
     """Return the file system of a URL, and the path in it, as ``fsspec.core.url_to_fs``.
 
     fsspec opens an archive to do so: the copy that it lies in, if any, is made before.
 
     Raises:
         ConfigurationError: a ValueError; for caches of blocks, in which fsspec keeps zeros for
-            what a lost connection did not bring.
+            what a lost connection did not bring, and for archives where nothing can be read from
+            the middle.
     """
-    links = url.split("::")
+    links, retries = url.split("::"), retries or Retries()
     for number, link in enumerate(links):
         protocol = link.partition("://")[0]
         if protocol in _IN_BLOCKS:
@@ -49,8 +52,18 @@ def find_system(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractF
             # With others, which belong to the first link, fsspec would make another storage.
             own = {name: storage_options[name] for name in protocols & storage_options.keys()}
             archive = _find("::".join(links[number:]), own)
-            attempt(partial(_keep_whole, *archive), Retries())
-    return _find(url, storage_options)
+            attempt(partial(_keep_whole, *archive), retries)
+    try:
+        return attempt(partial(_find, url, storage_options), retries)
+    except ValueError as error:
+        if "Cannot seek" not in str(error):
+            raise
+        copied = "::simplecache::".join(url.split("::", 1))
+        msg = (
+            f"Expected an archive on a server that sends parts of files, got {url!r}: {error}. "
+            f"Copy the archive first: {copied!r}."
+        )
+        raise ConfigurationError(msg) from error
 
 
 def _protocol(link: str) -> str:
@@ -105,14 +118,18 @@ def _keep_whole(system: Any, path: str) -> None:
     folder = system.storage[-1]
     aside = tempfile.mkdtemp(suffix=".part", dir=folder)  # on the same disk: it can be moved
     try:
-        own = {"cache_storage": aside, "skip_instance_cache": True}
+        own = {"cache_storage": aside, "skip_instance_cache": True, "check_files": False}
         twin = type(system)(*system.storage_args, **{**system.storage_options, **own})
         _make_copy(twin, path)
         found = twin._check_file(path)  # noqa: SLF001
-        copy = found[1] if isinstance(found, tuple) else found
+        # A filecache knows its copies by a list.
+        details, copy = found if isinstance(found, tuple) else (None, found)
+        if details and system.check_files and details["uid"] != system.fs.ukey(path):
+            msg = f"{path}: expected one file from start to end of its copy, got one that changed"
+            raise ConnectionError(msg)
         os.replace(copy, os.path.join(folder, os.path.basename(copy)))
-        if isinstance(found, tuple):  # a filecache, which knows its copies by a list
-            system._metadata.update_file(path, found[0])  # noqa: SLF001
+        if details:
+            system._metadata.update_file(path, details)  # noqa: SLF001
             system.save_cache()
     finally:
         shutil.rmtree(aside, ignore_errors=True)

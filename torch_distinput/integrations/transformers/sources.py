@@ -73,25 +73,37 @@ def distribute(
         )
         raise TypeError(msg)
     if has_index(dataset):
-        loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_size=arguments.global_batch_size,
-            sampler=arguments.sampler,
-            drop_last=arguments.drop_last,
-            collate_fn=arguments.collate_fn,
-            num_workers=arguments.num_workers,
-            **arguments.loading,
-        )
-        seed, options = arguments.seed, arguments.options
-        distributed = strategy.distribute_dataset(loader, seed=seed, options=options)
-        hide_zero_rows(distributed)
-        return distributed
+        distributed = _distribute_indexed(dataset, arguments, strategy)
+    else:
+        distributed = _distribute_stream(dataset, arguments, strategy, policy)
+    hide_zero_rows(distributed)
+    return distributed
+
+
+def _distribute_indexed(
+    dataset: Any, arguments: LoaderArguments, strategy: tdi.Strategy
+) -> tdi.DistributedDataset:
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=arguments.global_batch_size,
+        sampler=arguments.sampler,
+        drop_last=arguments.drop_last,
+        collate_fn=arguments.collate_fn,
+        num_workers=arguments.num_workers,
+        **arguments.loading,
+    )
+    return strategy.distribute_dataset(loader, seed=arguments.seed, options=arguments.options)
+
+
+def _distribute_stream(
+    dataset: Any, arguments: LoaderArguments, strategy: tdi.Strategy, policy: Any
+) -> tdi.DistributedDataset:
     options = arguments.options
     if policy is None and getattr(dataset, "num_shards", math.inf) < max(2, strategy.num_workers):
         policy = "data"  # too few to deal out; one is never enough for a restart on more processes
     if policy is not None:
         options = replace(options, auto_shard_policy=policy)
-    distributed = strategy.distribute_dataset(
+    return strategy.distribute_dataset(
         dataset,
         global_batch_size=arguments.global_batch_size,
         shuffle=isinstance(arguments.sampler, RandomSampler),
@@ -101,5 +113,3 @@ def distribute(
         num_workers=arguments.num_workers,
         options=options,
     )
-    hide_zero_rows(distributed)
-    return distributed
