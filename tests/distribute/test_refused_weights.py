@@ -241,3 +241,27 @@ def test_weights_of_different_steps(how, ahead):
     assert [tdi.MismatchError] * 2 == [kind for kind, _ in results]
     said = f"step 0 on worker 0 and of step {ahead} on worker 1"
     assert all(said in words for _, words in results)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_loss_of_which_the_step_is_not_known(ahead):
+    """With a mask it may be of any step; the others are compared, and named by their numbers."""
+
+    def work(strategy):
+        steps = distributed(strategy, size=6).steps()
+        for _ in range(1 + ahead * (strategy.worker_index == 2)):
+            step = next(steps)
+        labels = step.batch
+        every_row = torch.ones(len(labels), dtype=torch.bool)
+        named = {"mask": every_row} if strategy.worker_index == 0 else {}
+
+        def average():
+            weights = is_counted(labels)
+            return tdi.compute_average_loss(losses_of(labels), weights=weights, **named)
+
+        return told(average)
+
+    results = simulate(work, num_workers=3)
+    assert [tdi.MismatchError if ahead else None] * 3 == [kind for kind, _ in results]
+    said = "step 0 on worker 1 and of step 1 on worker 2" if ahead else ""
+    assert all(said in words for _, words in results)

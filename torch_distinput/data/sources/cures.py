@@ -31,8 +31,8 @@ def way_to_more_files(dataset: FileDataset) -> str:
     if is_whole or all(map(decompressor, dataset.patterns)):  # split_files=True would cut nothing
         return "write {} or more files"
     return (
-        "FileDataset(..., split_files=True), which deals out parts of files; or write {} or more "
-        "files"
+        "FileDataset(..., split_files=True), which deals out parts of files that are not "
+        "compressed; or write {} or more files"
     )
 
 

@@ -4,13 +4,7 @@
     replica 1    labels  9  -  -              1 0 0     3 in all: what each sum is divided by
 
 That is one small all-reduce over the workers, of float64 in host memory, and if sequences are cut
-another one over the ranks that have the other slices of them:
-
-    [what this worker's replicas weigh, how many of them have failed,
-     how many know the step, its number s, s * s]
-
-The last three are of equal steps if the sum of the squares, times how many know them, is the square
-of the sum: a rank that has passed over a step alone would add weights of another one.
+another one over the ranks that have the other slices of them.
 
 All workers make it alike, those without rows too, and those whose weights are refused: an error
 before it would leave the others waiting in it. Only if one has failed do they say why.
@@ -20,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
@@ -35,6 +29,20 @@ if TYPE_CHECKING:
 _STEP_NUMBERS = 1 << 16
 """Steps are told apart by their number modulo this: float64 adds the squares of 2**21 replicas."""
 _WITH_FLOAT64 = ("cpu", "cuda")
+
+
+class _Sums(NamedTuple):
+    """What is summed up over the replicas.
+
+    Steps are equal if the sum of their squares, times how many know them, is the square of their
+    sum: a rank that has passed over a step alone would add weights of another one.
+    """
+
+    weight: float
+    num_failed: float
+    num_known: float = 0
+    step: float = 0
+    squared_step: float = 0
 
 
 def check_weights(weights: object, num_rows: int) -> torch.Tensor:
@@ -107,9 +115,11 @@ def sum_weights(
         own = math.fsum(map(_sum_up, weights))
     except Exception as raised:  # noqa: BLE001 - raised again when the others have heard of it
         error = raised
-    step = (0, 0, 0) if index is None else (1, index % _STEP_NUMBERS, (index % _STEP_NUMBERS) ** 2)
-    numbers = [own, error is not None, *step]
-    vector = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    sums = _Sums(own, error is not None)
+    if index is not None:
+        step = index % _STEP_NUMBERS
+        sums = sums._replace(num_known=1, step=step, squared_step=step**2)
+    vector = torch.tensor(sums, dtype=torch.float64, device="cpu")
     context = get_replica_context()
     try:
         if context is not None:
@@ -154,18 +164,16 @@ def _add_up(
     vector = torch.stack(list(vectors)).sum(0)
     for some in ranks:
         vector = some.all_reduce(vector)
-    total, num_failed, *steps = vector.tolist()
-    if num_failed:
+    sums = _Sums(*vector.tolist())
+    if sums.num_failed:
         _raise_first(ranks, errors)
-    num_known, added, squared = map(int, steps)
-    if num_known * squared != added * added:
-        _raise_mismatch(ranks, vectors[0])
-    return float(total)
+    if int(sums.num_known) * int(sums.squared_step) != int(sums.step) ** 2:
+        _raise_mismatch(ranks, _Sums(*vectors[0].tolist()))
+    return sums.weight
 
 
-def _raise_mismatch(ranks: Sequence[Communicator], own: torch.Tensor) -> NoReturn:
-    _, _, is_known, number, _ = own.tolist()
-    told = [int(number) if is_known else None]
+def _raise_mismatch(ranks: Sequence[Communicator], own: _Sums) -> NoReturn:
+    told = [int(own.step) if own.num_known else None]
     for some in ranks:
         told = [step for part in some.gather_objects(told) for step in part]
     known = [(place % ranks[0].size, step) for place, step in enumerate(told) if step is not None]
