@@ -25,20 +25,23 @@ FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/t
 export PYTHONDONTWRITEBYTECODE =
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-fast test-long test-integrations lint pytest bench bench-quick docs linkcheck clean help
+.PHONY: train test test-fast test-slow test-long test-integrations lint pytest bench bench-quick docs linkcheck clean help
 
 train: $(TRAIN_READY)  ## the main job: two ranks train on this machine
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_stdlib.py
 
 # Lint runs beside the tests: mypy keeps one core busy for a while, and tests of ranks wait a lot.
-test: $(TEST_READY)  ## all that must hold before a change goes in; ROOM=plan: the tests of one room only
+test: $(TEST_READY)  ## all but the slow tests; ROOM=plan: the tests of one room only, slow ones too
 	@$(MAKE) --no-print-directory --jobs=2 $(if $(ROOM),,lint) pytest
 
 test-fast: $(TEST_READY)  ## what one runs while writing: a minute
 	$(PYTEST) $(FAST)
 
+test-slow: $(TEST_READY)  ## the tests that take more than a second, which CI runs too
+	$(PYTEST) -m slow
+
 test-long: export TDI_TEST_LONG = 1
-test-long: test  ## the same tests with larger numbers
+test-long: test test-slow  ## both with larger numbers
 
 test-integrations: export TDI_TEST_INTEGRATIONS = 1
 test-integrations: $(INTEGRATIONS_READY)  ## against Lightning, transformers, Ray, ...: installs them first, 2 GB
@@ -49,7 +52,7 @@ lint: $(TEST_READY)  ## style and types
 	$(BIN)/mypy
 
 pytest: $(TEST_READY)
-	$(PYTEST) $(ROOM:%=tests/%)
+	$(PYTEST) $(if $(ROOM),tests/$(ROOM),-m "not slow")
 
 bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/run.py

@@ -237,6 +237,7 @@ print(registered)
 """
 
 
+@pytest.mark.slow
 def test_an_import_leaves_no_trace_in_the_process() -> None:
     """Nothing is registered for forks, signals and the exit, and no thread runs."""
     command = [sys.executable, "-c", IMPORTS]
@@ -244,6 +245,7 @@ def test_an_import_leaves_no_trace_in_the_process() -> None:
     assert "[]" == found.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_package_keeps_to_its_floors() -> None:
     paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
     assert "plan/assignment/topology.py" in paths

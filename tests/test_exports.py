@@ -215,6 +215,7 @@ def test_a_public_object_is_pickled_by_where_it_comes_from() -> None:
     assert kind is pickle.loads(pickle.dumps(kind))
 
 
+@pytest.mark.slow
 def test_a_script_of_tensors_imports_no_more_than_it_uses() -> None:
     """Nothing optional, and no room that is for files, votes or tests."""
     script = """
@@ -232,6 +233,7 @@ print(*(name for name in sys.modules))
     assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
 
 
+@pytest.mark.slow
 def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:
     """Whether it is installed or not; by any module of the package, and by a dataset that plays.
 

@@ -67,6 +67,7 @@ def is_concrete(method: ast.FunctionDef) -> bool:
     return "abstract" not in marks and "overload" not in marks
 
 
+@pytest.mark.slow
 def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     sizes = Counter(
         str(Path(path).parent) for path in trees() if not path.endswith("/__init__.py")

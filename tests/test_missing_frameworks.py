@@ -14,6 +14,7 @@ import pytest
 CONFTEST = Path(__file__).parent / "integrations" / "conftest.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("required", "ended"),
     [("0", (pytest.ExitCode.NO_TESTS_COLLECTED, "1 skipped")),

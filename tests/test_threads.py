@@ -248,6 +248,7 @@ def play_and_fork(known, strategy):
     return told, strategy.reduce("sum", rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_a_child_of_a_rank_is_refused_and_does_no_harm(known):
     for told, rows in run_ranks(partial(play_and_fork, known), 2):

@@ -114,6 +114,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_workload_has_a_figure_of_ours_with_a_target(measured, script):
     ours = {row["workload"]: row["unit"] for row in measured[script] if row["target"] is not None}
@@ -131,6 +132,7 @@ def test_peers_are_measured_beside_ours(measured, script):
     assert PEERS[script] in [(row["workload"], row["case"]) for row in measured[script]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_there_is_no_floor_and_no_figure():
     assert [] == json.loads(run_script("coordinator"))

@@ -52,6 +52,7 @@ def start(folder, kind, strategy):
     return tally.messages, tally.num_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["index", "files", "end"])
 @pytest.mark.parametrize("size", FEW)
 def test_real_ranks_send_what_was_counted(tmp_path, kind, size):

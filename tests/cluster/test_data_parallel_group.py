@@ -53,6 +53,7 @@ def play(inner, _):
     return groups[0] is groups[1], strategy.worker_index, strategy.num_workers, mine
 
 
+@pytest.mark.slow
 def test_ranks_of_one_place_read_alike():
     """Two groups of two, each of which gets everything; asked again, the group is the same."""
     ranks = run_ranks(partial(play, 2), 4)

@@ -36,6 +36,7 @@ def beat_until_the_end(error):
     return heartbeat.lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -106,6 +106,7 @@ def test_all_workers_stop_at_one_step(size, coupled, data):
     assert 1 == len(set(job.first_seen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("workers", [1, 3])

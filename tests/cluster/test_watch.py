@@ -171,6 +171,7 @@ def test_who_asks_why_waits_for_what_the_watcher_had_not_heard_yet(town):
         PeerMonitor(town.hearts[11], TOPIC, 0, timeout=TIMEOUT).ask_why([3], "a step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 5])
 def test_who_has_left_without_a_word_is_named_by_all(town, victim):
     town.leave(victim)
@@ -293,6 +294,7 @@ def test_a_request_to_stop_reaches_all_over_the_watcher(asks):
     assert steps[0] > 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize("victim", [0, 2])
 def test_the_words_of_a_failed_worker_reach_all_over_the_watcher(victim):

@@ -301,6 +301,7 @@ class TestEnds:
         with pytest.raises(tdi.UsageError, match="was closed"):
             value.fetch()
 
+    @pytest.mark.slow
     def test_ctrl_c_while_it_joins_ends_all(self, engine, tmp_path) -> None:
         pipe = named_pipe(tmp_path / "pid")
         ray = engine == "ray" and importlib.import_module("ray")

@@ -55,6 +55,7 @@ def of_session(leader):
 
 
 class TestLocal:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("method", "expected"),
         [

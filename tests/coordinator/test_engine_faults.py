@@ -25,6 +25,7 @@ def remote(started):
 
 
 class TestDeath:
+    @pytest.mark.slow
     def test_in_a_call(self, remote):
         with pytest.raises(ProcessDiedError, match="worker 0: "):
             remote.call("kill")

@@ -61,6 +61,7 @@ def test_workers_train_as_one_process_would(servers, workers):
     assert 10 == parameters.stats().num_pushes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [None, 0, 1])
 def test_workers_at_the_same_time_keep_to_the_bound(servers, workers, pool, bound):
     parameters = create_parameters(servers, Lookup, make_adagrad, max_staleness=bound)

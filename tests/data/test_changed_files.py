@@ -73,6 +73,7 @@ def path(tmp_path, form):
 class TestEachFormat:
     """At each moment."""
 
+    @pytest.mark.slow
     def test_raised(self, path, form, change, moment):
         """The error names the file and what to do."""
         log = ReadLog()

@@ -95,6 +95,7 @@ class TestCompression:
             list(iterator)
             assert [1] == list(iterator.stats().skipped.values())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("strings", ["list", "packed"])
     @pytest.mark.parametrize("kind", WRITTEN)
     def test_what_comes_before_damage(self, tmp_path, suffix, compress, kind, strings):
@@ -117,6 +118,7 @@ class TestCompression:
             assert texts[:num_sound] == found
             assert [1] == list(iterator.stats().skipped.values())
 
+    @pytest.mark.slow
     def test_rows_before_damage(self, tmp_path, suffix, compress):
         """As many rows of an array as can be decompressed, whose reads are large."""
         content, array = io.BytesIO(), np.random.default_rng(0).integers(1 << 30, size=(90_000, 3))

@@ -162,6 +162,7 @@ print([fingerprint(make(1)) for make in KINDS.values()])
 """
 
 
+@pytest.mark.slow
 def test_processes_agree():
     """Whatever their seed of hashes is, and wherever their objects lie."""
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"

@@ -62,6 +62,7 @@ def delivered(dataset, form, *, workers=2, policy="file", **keywords):
     return counted, max(skipped for *_, skipped in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "place", "policy", "processes", "split"), _combinations())
 def test_exactly_once(tmp_path, monkeypatch, name, place, policy, processes, split):
     """C1, with uneven and empty files, whole and split."""
@@ -76,6 +77,7 @@ def test_exactly_once(tmp_path, monkeypatch, name, place, policy, processes, spl
         storage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_keeps_the_promises(tmp_path, name):
     """The conformance test, on files of several parts."""
@@ -143,6 +145,7 @@ BARE = {"text", "jsonl", "csv"}
 is a TFRecord file that was cut off between two frames."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files(tmp_path, name, caplog):
     """A clear error or counted skips; never a hang, a crash or a silent loss."""

@@ -60,6 +60,7 @@ def most_ahead(size, **keywords):
     return max(ahead) / 2
 
 
+@pytest.mark.slow
 def test_small_batches_go_further_ahead():
     """In groups, for each message wakes a process; large ones as far as torch has them go."""
     assert _MOST_AHEAD == most_ahead(1000)
@@ -117,6 +118,7 @@ def guarded(loader, tasks):
     return loader.guard(loader.run(iter(tasks)))
 
 
+@pytest.mark.slow
 @TORCH_SAYS_IT_TWICE
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_process_that_is_killed(in_thread):
@@ -148,6 +150,7 @@ def hang_at(task):
     return task
 
 
+@pytest.mark.slow
 def test_a_timeout_of_a_loader():
     """What came before is delivered."""
     results = processes(hang_at, timeout=3).run(iter(range(9)))  # also for the first to start
@@ -260,6 +263,7 @@ next(results)
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code", "init_fn"),
     [

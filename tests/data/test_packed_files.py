@@ -92,6 +92,7 @@ def both(paths, form, size=5, recipe=lambda files: files, *, policy="file", **ke
     return make("list"), make("packed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "split_files"), SOME_POLICIES)
 @pytest.mark.parametrize("name", PACKED)
 def test_steps_ids_and_states_are_those_of_lists(tmp_path, name, policy, split_files):
@@ -106,6 +107,7 @@ def test_steps_ids_and_states_are_those_of_lists(tmp_path, name, policy, split_f
     assert play(lists, 2, state=state) == play(packed, 2, state=state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("name", PACKED)
 def test_loader_processes(tmp_path, name, num_workers):
@@ -125,6 +127,7 @@ recipes = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKED)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=NUM_RECIPES)
 @given(chosen=recipes, cycle=st.booleans(), mapped=st.booleans(), workers=st.integers(1, 3),
@@ -148,6 +151,7 @@ def test_recipes(tmp_path_factory, name, chosen, cycle, mapped, workers, steps, 
     assert play(lists, workers, state=state) == play(packed, workers, state=state)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * NUM_RECIPES)
 @given(buffer_size=st.integers(1, 60), mapped=st.booleans(), workers=st.integers(1, 3),
        others=st.integers(1, 3), steps=st.integers(0, 6),
@@ -189,6 +193,7 @@ def test_what_is_text_is_packed(tmp_path, name):
     assert not {list} & set(map(type, leaves))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKED)
 def test_keeps_the_promises(tmp_path, name):
     """The conformance test, and the records of lists."""
@@ -221,6 +226,7 @@ def damaged(content, random):
     return bytes(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKED)
 def test_bad_records_are_those_of_lists(tmp_path, name):
     """In the same words, and the same rows are left."""

@@ -39,6 +39,7 @@ LINES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False], ids=["orjson", "python"])
 @folders
 @given(
@@ -93,6 +94,7 @@ def test_packed_lines_keep_their_ends_until_they_are_parsed():
     assert [b'{"a": "x}\n', b'{y"}\n', b"{}{}\n"] == lines.to_bytes()
 
 
+@pytest.mark.slow
 @folders
 @given(
     rows=st.lists(
@@ -119,6 +121,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 @folders
 @given(

@@ -37,6 +37,7 @@ def check(batch, number):
     assert [str(index) for index in expected] == batch[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "persistent"),
     [

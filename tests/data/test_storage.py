@@ -50,6 +50,7 @@ def records(*args, **keywords):
     return [x for step in steps for batch in step for x in batch]
 
 
+@pytest.mark.slow
 def test_the_same_everywhere(storage):
     """Whole files, cut files, from the middle."""
     lines = [f"{i} " + "x" * (i % 90) for i in range(3000)]

@@ -76,6 +76,7 @@ def taken(reader, counts):
 sizes = st.lists(st.integers(1, 9), max_size=6)
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 20), st.lists(st.tuples(st.integers(1, 12), st.booleans())))
 def test_rows_and_places_are_those_of_whole_windows(sizes, buffer_size, counts):
     """However many are taken or passed over at a time, within a window and across some."""
@@ -126,6 +127,7 @@ def test_a_window_is_let_go_before_the_next_is_filled():
     assert [[], [False]] == held
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 20), st.integers(1, 9))
 def test_pieces_are_the_window(sizes, buffer_size, piece):
     """In order, each row at its place."""

@@ -268,6 +268,7 @@ class TestNothingIsLeft:
                 for _ in iterator:
                     raise ZeroDivisionError
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("buffer_size", [0, 1])
     def test_by_a_thousand_iterators(self, accelerator, buffer_size):
         """No thread, event or pinned block; and one stream for all of them."""

@@ -90,6 +90,7 @@ def test_a_dropped_wait_gives_wrong_values(name):
     assert has_outcome(AssertionError, [NO_CLOCKS, *MUTANTS[name]], seeds=40)
 
 
+@pytest.mark.slow
 def test_the_machine_is_right_without_its_clocks():
     """And the plays above fail for no other reason."""
     assert not has_outcome(AssertionError, [NO_CLOCKS], seeds=40)

@@ -78,6 +78,7 @@ def test_no_schedule_has_a_race(seed, devices, owned, buffer_size):
     play(seed, **{**TPUS, "devices": devices}, owned=owned, buffer_size=buffer_size)
 
 
+@pytest.mark.slow
 def test_many_schedules():
     """Of the settings with which the mutants below are played."""
     seeds = 250 if LONG else 60

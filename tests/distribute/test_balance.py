@@ -65,6 +65,7 @@ def test_the_same_steps_dealt_better(name, size, cluster, rule, shuffle, drop_la
         assert all(expected == (stats.before, stats.after) for stats in told)
 
 
+@pytest.mark.slow
 @some
 @given(names, st.integers(1, 9), st.integers(1, 9), clusters, clusters, st.data())
 def test_resumes_at_every_step_on_any_cluster(name, size, other_size, cluster, other, data):

@@ -30,6 +30,7 @@ def length_of(example):
     return 1 + int(example) * 7 % 13
 
 
+@pytest.mark.slow
 @settings(max_examples=200 if LONG else 15)
 @given(names, st.integers(14, 60), clusters, clusters, st.booleans(), st.data())
 def test_batches_are_those_of_the_budget_and_go_on_anywhere(

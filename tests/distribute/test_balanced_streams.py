@@ -73,6 +73,7 @@ def files_of(folder):
     return tdi.FileDataset(write_files(folder, numbers)).map(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "shards"])
 @pytest.mark.parametrize("policy", ["file", "data"])
 def test_files_and_shards(tmp_path, kind, policy):

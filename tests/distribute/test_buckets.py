@@ -161,6 +161,7 @@ def make_kind(kind, folder):
     return {"index": torch.arange(23), "stream": stream_of(range(23))}[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["index", "stream", "files", "shards", "mixture", "mixed files"])
 def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     """On the same cluster with the same batches, elsewhere with the same examples."""
@@ -172,6 +173,7 @@ def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     assert_resumes_everywhere(make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "split"), [("data", False), ("file", True)])
 def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split):
     """Where nothing is read to find a place; also of files and batches in orders of the epoch."""
@@ -179,12 +181,10 @@ def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split)
         np.save(tmp_path / f"{number}.npy", np.arange(start, stop))
     files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy", split_files=split)
     source = bucketed(files, 9)
-    chosen = options(auto_shard_policy=policy)
+    dealt = options(auto_shard_policy=policy)
 
     def make(strategy):
-        return strategy.distribute_dataset(
-            source, global_batch_size=3, shuffle=True, options=chosen
-        )
+        return strategy.distribute_dataset(source, global_batch_size=3, shuffle=True, options=dealt)
 
     assert_resumes_everywhere(make, elsewhere=((3, 1),))
     dataset = make(one())

@@ -286,6 +286,7 @@ OWN_STATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_STATES)
 def test_own_states_at_every_position(name):
     """The end of data included; a last batch that is partial, and one that is not."""
@@ -301,6 +302,7 @@ def test_own_states_at_every_position(name):
         assert_resumes_everywhere(distributed, elsewhere=elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OWN_STATES if "process" not in name])
 def test_own_states_replay_nothing(name):
     """What was delivered is not read again, but for a few steps that were under way."""

@@ -86,6 +86,7 @@ class TestEpochs:
 class TestLength:
     """Known where the number of examples is."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("policy", ["data", "off"])
     @pytest.mark.parametrize("drop_last", [False, True])
     def test_is_the_number_of_steps(self, policy, drop_last):

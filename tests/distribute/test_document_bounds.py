@@ -50,6 +50,7 @@ def test_cu_seqlens_without_rows():
     assert ([0], 0) == (bounds.tolist(), longest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False] if LONG else [True])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_each_document_attends_to_itself(causal):

@@ -176,6 +176,7 @@ def test_an_error_behind_which_another_rank_would_have_ended():
     assert [(tdi.PeerFailedError, 4), (tdi.SourceError, 3)] == simulate(work, num_workers=2)
 
 
+@pytest.mark.slow
 def test_one_of_many_leaves_behind_the_last_step(caplog):
     """Of so many nobody hears all the others; who has come hears that nobody is behind."""
 

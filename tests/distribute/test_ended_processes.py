@@ -25,6 +25,7 @@ class Uneven(Counting):
         return super().__iter__()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -151,6 +151,7 @@ class TestADatasetForEachEpoch:
         assert not caplog.records
 
 
+@pytest.mark.slow
 def test_split_files_with_enough_parts(tmp_path, caplog):
     """Nothing is said of as many files as workers, of lines, or under DATA."""
     files = make_csv(tmp_path, 2)

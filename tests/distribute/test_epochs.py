@@ -108,6 +108,7 @@ def examples(steps):
     return [x for step in steps for batch in step for x in batch]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 1, 2])
 @pytest.mark.parametrize(
     ("make", "size", "policy"),
@@ -129,6 +130,7 @@ def test_streams(num_workers, make, size, policy, processes):
             assert order_of(epoch) == [x for step in steps for own in step for x in own[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize("policy", ["file", "data", "off"])
 def test_shards(policy, processes):

@@ -46,6 +46,7 @@ def test_an_error_behind_the_start_of_the_threads_ends_them(monkeypatch):
     assert [STEPS, STEPS] == simulate(work, num_workers=2)
 
 
+@pytest.mark.slow
 def test_who_could_not_begin_an_epoch_does_not_vote_in_the_next():
     """Its votes would be taken for those of the epoch that the others have begun."""
     is_reading, read_on = threading.Event(), threading.Event()

@@ -50,6 +50,7 @@ def expected():
 CASES = [(COLUMNS, 0, 4_001), (COLUMNS, 2, 4_001), (Examples(), 0, 3), (Examples(), 2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*PATHS, NAMES[1]])
 def test_steps_and_states_are_the_same_without_a_fast_path(expected, path):
     with switched(path):

@@ -126,6 +126,7 @@ def play(scene, known, coupled, strategy):
         scene.mark(worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(10 if LONG else 1))  # each within a test's time limit
 @settings(max_examples=100 if LONG else 40)
 @given(

@@ -96,6 +96,7 @@ def test_processes_and_threads_are_alike():
     assert played(Rows(), 1, num_threads=2) == played(Rows(), 1, num_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["examples", "columns", "files"])
 def test_resume_at_every_step(tmp_path, name):
     """What is fetched ahead is not delivered."""

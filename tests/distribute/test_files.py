@@ -64,6 +64,7 @@ def test_the_reader_of_these_tests(tmp_path):
         assert list(range(50)) == check_reader(reader, f"{tmp_path}/n0000.bin", num_records=50)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000 if LONG else 20)  # tests/plan enumerates both ways to find the steps
 @given(
     file_sizes, st.integers(1, 9), clusters, rules, policies,
@@ -218,6 +219,7 @@ class TestBadRecords:
             tdi.FileDataset("x", on_error="ignore")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "num_workers"), [("fork", 1), ("fork", 3), ("forkserver", 2), ("spawn", 1)]
 )
@@ -284,6 +286,7 @@ def test_keys_in_any_order(tmp_path):
         work(strategy, ["0.jsonl", "2.jsonl"], "raise")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.sampled_from([1, 2, BAD]), max_size=8), min_size=1, max_size=4),
     st.integers(1, 6), st.integers(2, 3), rules, st.booleans(),
@@ -306,6 +309,7 @@ def test_skipping_under_data_is_the_same_for_any_number_of_workers(
     assert max(examples(several).values(), default=1) == 1
 
 
+@pytest.mark.slow
 def test_ids_do_not_depend_on_loader_processes(tmp_path):
     """Nor does what is keyed by them."""
     glob = write_numbers(tmp_path, numbered([9, 0, 14]))

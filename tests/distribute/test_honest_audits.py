@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ def honest(recipe, pattern, size):
     }[kind]
 
 
+@pytest.mark.slow
 @given(recipe=recipes())
 @settings(
     max_examples=2000 if LONG else 100,

@@ -44,6 +44,7 @@ def interrupt_at_call(number, call):
     return reached >= number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["columns", "list", "stream", "threads"])
 def test_after_ctrl_c_at_any_line_a_loop_that_goes_on_has_all_examples(kind):
     examples = list(range(EXAMPLES))
@@ -80,6 +81,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_state_after_ctrl_c_tells_what_the_loop_has(way):
     """Where Python looks for signals: when it enters a function, and after one of C."""

@@ -14,6 +14,7 @@ import torch_distinput as tdi
 from tests.distribute.stateful_sources import Shuffled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("stops", [[3, 1, 9], [4, 2, 9], [1] * 9])
 def test_a_loader_with_processes_is_restarted_before_all_of_them_have_yielded(stops, every):

@@ -36,6 +36,7 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("mixed") for _ in itertools.count())
 
 
+@pytest.mark.slow
 @some
 @given(mixtures(), st.integers(1, 7), st.integers(1, 7), clusters, clusters, rules, st.data())
 def test_one_order_for_all_workers(folders, case, size, other_size, cluster, other, rule, data):
@@ -52,6 +53,7 @@ def test_one_order_for_all_workers(folders, case, size, other_size, cluster, oth
     assert expected == in_order(head) + in_order(tail)
 
 
+@pytest.mark.slow
 @some
 @given(mixtures(INDEXED), st.integers(1, 7), clusters, clusters, st.booleans(), st.data())
 def test_each_source_is_shuffled_by_itself(folders, case, size, cluster, other, drop_last, data):
@@ -153,6 +155,7 @@ def test_weights_follow_a_schedule():
     assert [10, 10, 8, 2, 0, 0] == played[0] == played[1]
 
 
+@pytest.mark.slow
 def test_a_schedule_goes_on_after_a_resume():
     """The place in it is the place in the order."""
     points = tdi.schedule({0: (4, 1), 30: (1, 1), 60: (1, 4)})
@@ -198,6 +201,7 @@ class Told(Rows):
         return 1000 * self.epoch + self.numbers[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["index", "stream"])
 def test_all_sources_are_told_the_epoch(kind, num_workers):

@@ -39,6 +39,7 @@ def mixtures_of_files(draw):
     return files, weights, draw(st.sampled_from(["first", "all", "repeat"]))
 
 
+@pytest.mark.slow
 @some
 @given(mixtures_of_files(), st.integers(1, 6), st.tuples(*[st.integers(1, 3)] * 3),
        st.integers(0, 3), st.booleans(), st.data())  # fmt: skip
@@ -74,6 +75,7 @@ def test_files_that_are_dealt_out(folders, case, size, workers, buffer, shuffle,
     assert all(len({len(worker) for worker in part}) == 1 for part in (head, middle, tail))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all", "repeat"])
 @pytest.mark.parametrize("kind", ["index", "stream", "files"])
 def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind, stop):
@@ -98,6 +100,7 @@ def write_pairs(folder, files):
     return write_files(folder, files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(5, 1), (1, 5)])
 def test_files_of_uneven_weights_are_dealt_out_again(tmp_path, weights):
     """A worker that is further in one source than in the other keeps what it touched of both."""
@@ -113,6 +116,7 @@ def test_files_of_uneven_weights_are_dealt_out_again(tmp_path, weights):
     assert_resumes_everywhere(make, elsewhere=((3, 1), (1, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["data", "file"])
 def test_files_are_shuffled_anew_in_each_pass(tmp_path, policy):
     """Also after a resume in a later pass."""
@@ -147,6 +151,7 @@ def test_shards_are_dealt_out():
     assert_resumes_everywhere(make, elsewhere=((3, 1), (1, 1)))
 
 
+@pytest.mark.slow
 def test_hugging_face_streams_are_dealt_out_in_an_order_of_the_epoch(tmp_path):
     """Shard by shard, beside files; a resume on other workers deals out what nobody has touched."""
     files = write_pairs(tmp_path / "files", [[100 + n, 110 + n] for n in range(4)])
@@ -164,6 +169,7 @@ def test_hugging_face_streams_are_dealt_out_in_an_order_of_the_epoch(tmp_path):
     assert [expected] * 2 == [sorted(epoch) for epoch in epochs]
 
 
+@pytest.mark.slow
 def test_hugging_face_datasets_of_both_kinds_are_mixed():
     """A table that has an index, and a stream that goes on by its own state."""
     table = datasets.Dataset.from_dict({"row": list(range(100, 109))})
@@ -175,6 +181,7 @@ def test_hugging_face_datasets_of_both_kinds_are_mixed():
     assert_resumes_everywhere(make, elsewhere=((1, 1), (3, 2)) if LONG else ((3, 2),))
 
 
+@pytest.mark.slow
 def test_files_that_tell_their_lengths(tmp_path):
     """What a worker has touched of them is told by the rows as they are read, not by arithmetic."""
     for number in range(4):

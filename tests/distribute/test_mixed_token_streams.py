@@ -94,6 +94,7 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("mixed") for _ in itertools.count())
 
 
+@pytest.mark.slow
 @some
 @given(st.lists(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=3,
                          max_size=6), min_size=2, max_size=2),
@@ -123,6 +124,7 @@ def test_files_that_are_dealt_out(folders, files, stop, size, workers, shuffle, 
     assert all(len({len(worker) for worker in part}) == 1 for part in (head, middle, tail))
 
 
+@pytest.mark.slow
 def test_packed_rows_and_a_mixture_inside_go_on_from_every_step():
     """Sources of every kind tell what they hold when they are read."""
     documents = [{"input_ids": [7] * (1 + n * 5 % 7)} for n in range(8)]

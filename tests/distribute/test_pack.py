@@ -34,6 +34,7 @@ some = settings(max_examples=300 if LONG else 12)
 play = partial(run, show=show)
 
 
+@pytest.mark.slow
 @some
 @given(lengths, kinds, hows, st.integers(1, 9), st.integers(1, 5), clusters, clusters, st.data())
 def test_each_token_comes_once_in_one_order(sizes, kind, how, length, size, cluster, other, data):
@@ -74,6 +75,7 @@ def test_labels_that_a_model_shifts_cross_nothing(sizes, how, length):
         assert expected.tolist() == targets.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS if LONG else ["dataset", "mixture"])
 def test_resumes_everywhere(kind):
     """At every step, on the same workers and on others."""

@@ -94,6 +94,7 @@ def rows_of(strategy, step):
     return rows
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 9), min_size=4, max_size=6), st.sampled_from(RECIPES),
     clusters, clusters, rules, st.integers(0, 4),

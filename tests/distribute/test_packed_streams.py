@@ -39,6 +39,7 @@ def folders(tmp_path_factory):
     return (base / f"{number}" for number in itertools.count())
 
 
+@pytest.mark.slow
 @some
 @given(lengths, st.sampled_from(sorted(STREAMS)), hows, clusters, clusters, rules, st.data())
 def test_one_order_under_data(folders, sizes, kind, how, cluster, other, rule, data):
@@ -55,6 +56,7 @@ def test_one_order_under_data(folders, sizes, kind, how, cluster, other, rule, d
     assert expected == in_order(head) + in_order(tail)
 
 
+@pytest.mark.slow
 @some
 @given(lengths, hows, clusters, clusters, st.booleans(), st.data())
 def test_files_are_dealt_out(folders, sizes, how, cluster, other, shuffle, data):
@@ -72,6 +74,7 @@ def test_files_are_dealt_out(folders, sizes, how, cluster, other, shuffle, data)
 SIZES = [5, 6, 3, 10, 2, 7, 1, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "policy", "elsewhere"),
     [("files", "data", [(1, 1), (3, 2)]), ("stream", "off", []), ("files", "file", [(1, 2)])],

@@ -32,6 +32,7 @@ def batches(count, size):
     return stream_of([packed(range(k, min(k + size, count))) for k in starts])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.integers(1, 9), clusters, rules, st.booleans(), st.booleans())
 def test_columns_exactly_once(count, size, cluster, rebatch, shuffle, drop_last):
     """C1 to C3: as arrays of the same strings."""
@@ -40,6 +41,7 @@ def test_columns_exactly_once(count, size, cluster, rebatch, shuffle, drop_last)
     assert expected == play(packed(range(count)), size, *cluster, **keywords)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 25), st.integers(1, 6), clusters, clusters,
        st.sampled_from(["split", "even"]), st.integers(0, 6))  # fmt: skip
 def test_ready_batches_go_on(count, size, one_cluster, other, rebatch, steps):

@@ -41,6 +41,7 @@ def played(source, size, cluster, option, **keywords):
     return [steps for steps, _ in results], [facts for _, facts in results]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 9), min_size=3, max_size=5), st.integers(1, 9), clusters, rules,
     st.sampled_from(["data", "file", "off"]), st.sampled_from(["shards", "indexed", "stream"]),
@@ -65,6 +66,7 @@ def test_only_shapes_differ(lengths, size, cluster, rebatch, policy, kind, drop_
     assert expected == masked(pairs, num_rows)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.integers(1, 8), clusters, rules, st.integers(1, 8), clusters, rules)
 def test_states_go_on_under_the_other_option(count, size, here, rule, other_size, there, other):
     """C4 over both options, whatever else changes: the same examples in the same order."""
@@ -97,6 +99,7 @@ def test_states_go_on_under_the_other_option(count, size, here, rule, other_size
         assert list(range(count)) == begun + rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["data", "file"])
 def test_resumes_everywhere(tmp_path, policy):
     """C4 at every position, from files that are dealt out too, and on other clusters."""
@@ -118,6 +121,7 @@ def test_a_loss_without_a_value_at_zero():
     torch.testing.assert_close(weight.grad, torch.ones(2))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.integers(1, 9), clusters, rules)
 def test_gradients_are_those_of_one_process(count, size, cluster, rebatch):
     """C5: of each step, whoever has rows."""

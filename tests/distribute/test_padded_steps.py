@@ -199,6 +199,7 @@ class Counter:
         return graph.forward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("partial_batch", "num_graphs"), [("pad", 1), ("zero_rows", 3)])
 def test_a_step_is_compiled_once(partial_batch, num_graphs):
     """With full, partial and empty batches in an epoch; without padding there are more graphs."""

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("paths")
 some = settings(max_examples=1000 if LONG else 30)
 
 
+@pytest.mark.slow
 @some
 @given(st.integers(0, 30), st.integers(1, 7), st.integers(1, 7), clusters, clusters, rules,
        st.booleans(), st.data())  # fmt: skip
@@ -65,6 +66,7 @@ def file_cases(draw):
     return files, reader, keywords, draw(recipes)
 
 
+@pytest.mark.slow
 @some
 @given(file_cases(), st.integers(1, 6), clusters, clusters, clusters, rules, rules,
        st.sampled_from(["file", "data"]), st.data())  # fmt: skip
@@ -96,6 +98,7 @@ def test_files(tmp_path_factory, case, size, one, two, three, rule, other_rule, 
 ways = [("file", False), ("data", True), *([("file", True), ("data", False)] if LONG else [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "counted"), ways)
 @pytest.mark.parametrize(
     "recipe", ["plain", "filter", "shuffle", "interleave", "take", "repeat", "all"]
@@ -109,6 +112,7 @@ def test_every_recipe(tmp_path, recipe, policy, counted):
     assert_resumes_everywhere(make_of(files, 3, policy=policy), elsewhere=elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["plain", "filter", "shuffle", "interleave", "take", "repeat"])
 def test_files_after_two_reassignments(tmp_path, recipe):
     """Workers that read segments of several assignments note resume points in the right one."""
@@ -129,6 +133,7 @@ def test_files_after_two_reassignments(tmp_path, recipe):
         assert third == [head[0] + tail[0]]
 
 
+@pytest.mark.slow
 def test_a_place_that_is_ahead_of_what_was_delivered(tmp_path):
     """Votes tell of steps to come, whose files may begin with rows that a filter leaves out."""
     num_files, num_read = 12, 3
@@ -161,6 +166,7 @@ def test_a_place_that_is_ahead_of_what_was_delivered(tmp_path):
         assert sorted([*head, *examples_of(tail)]) == list(range(4 * num_files)), steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [Numbers(), Numbers(counted=True), Numbers(late=True)])
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_files_with_loader_processes(tmp_path, reader, num_workers):
@@ -185,6 +191,7 @@ class Uneven(Numbers):
         return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["file", "data"])
 def test_places_do_not_depend_on_who_reads(tmp_path, policy):
     """A file with parts that are not all counted: by units here, by files there."""

@@ -24,6 +24,7 @@ from torch_distinput.testing import assert_resumes_everywhere
 pytestmark = pytest.mark.usefixtures("paths")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "size", "keywords"),
     [
@@ -164,6 +165,7 @@ def test_replica_batches_of_a_function():
         run(make, (3, 2), state=state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_everybody_plays_everything(indexed):
     """Under OFF a position belongs to its worker."""

@@ -53,6 +53,7 @@ WAYS = [("file", False), ("file", True), ("data", True)]
 """Whose files are cut into units, or not; of whole ones under DATA there are tests enough."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "split_files"), [*WAYS, ("data", False)] if LONG else WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_formats(tmp_path, monkeypatch, case, policy, split_files):

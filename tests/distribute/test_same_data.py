@@ -137,6 +137,7 @@ def test_copies_of_files_are_the_same(tmp_path, reader):
     assert [6, 8] == outcome(files.__getitem__, epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a list", "a dataset"])
 def test_loader_processes_make_the_check(name):
     """It comes out the same there."""
@@ -206,6 +207,7 @@ HONEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_random_examples_raise_no_alarm(name, num_workers):

@@ -135,6 +135,7 @@ def batches_of(workers):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("give", [by_index, in_order], ids=["by index", "in order"])
 @pytest.mark.parametrize("made", MADE)
 @settings(max_examples=40 if LONG else 3)

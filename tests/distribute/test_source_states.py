@@ -70,6 +70,7 @@ def check_every_stop(play, every=1, **elsewhere):
             assert expected == tails, (epoch, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_workers"),
     [
@@ -98,6 +99,7 @@ def test_every_stop_by_a_token_budget(name):
     check_every_stop(partial(played, EXAMPLES[name], 1, batch_size=budget), every=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "threads"])
 def test_loader_processes_change_nothing(name):
     """Neither the order of any epoch nor what follows a state: here, and in a process."""
@@ -228,6 +230,7 @@ def test_a_pass_set_aside_takes_no_epoch(make, num_asked):
     assert play(is_looked_at=False) == play(is_looked_at=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "processes"), [(1, 0), (2, 0), (1, 2)])
 def test_loaders_of_a_function_that_shuffle(num_workers, processes):
     """An order that is drawn when an epoch begins goes on in every epoch, from its first step."""

@@ -54,6 +54,7 @@ def test_the_spec_beside_a_position():
     assert [] == list(other)
 
 
+@pytest.mark.slow
 def test_states_do_not_grow(tmp_path):
     """However far the epoch is; of a source with a state of its own, the last one known."""
     pattern = write_numbers(tmp_path, [range(900), range(1000, 1900), range(2000, 2900)])

@@ -84,6 +84,7 @@ def with_rows(workers):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=100 if LONG else 8)
 @given(st.sampled_from(sorted(SOURCES)), st.lists(st.integers(0, 9), min_size=8, max_size=20),
        st.integers(1, 7), clusters, rules, policies, st.data())  # fmt: skip

@@ -42,6 +42,7 @@ class PartOfAProcess(IterableDataset):
         return iter(range(first, 12, step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
 def test_a_dataset_of_processes_in_a_shard_of_data(num_workers):
     """It is cut once: by the shards and their processes."""

@@ -39,6 +39,7 @@ def folders(tmp_path_factory):
     return (tmp_path_factory.mktemp("budget") for _ in itertools.count())
 
 
+@pytest.mark.slow
 @some
 @given(
     st.sampled_from(KINDS),
@@ -64,6 +65,7 @@ def test_the_same_batches_on_any_cluster(folders, kind, count, sizes, cluster, o
     assert fill_by_hand(rest, sizes[1]) == list_batches(changed)
 
 
+@pytest.mark.slow
 @some
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=6),
@@ -101,6 +103,7 @@ def test_a_worker_plays_its_own_batches():
     assert [[[11]], [[12, 13]], [[]]] == workers[1]  # rotated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["shards", "windows", "interleaved", "stream", "dropped", "counted"]
 )

@@ -78,6 +78,7 @@ def run_block(block: Block, name: str, folder: Path, namespace: dict[str, Any]) 
         run_script(block, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -172,6 +173,7 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
+@pytest.mark.slow
 def test_the_names_of_the_architecture_exist() -> None:
     """Files without a folder, classes, constants and private functions are the package's own."""
     page = (ROOT / "docs" / "architecture.md").read_text()

@@ -21,6 +21,7 @@ from torch_distinput.testing.ranks import run_ranks_outcomes
 
 
 class TestTrainStdlib:
+    @pytest.mark.slow
     @pytest.mark.parametrize("num_ranks", [1, 2])
     def test_learns_and_delivers_every_line_once(self, num_ranks: int, tmp_path: Path) -> None:
         """By torchrun, and alone in this process."""
@@ -93,6 +94,7 @@ class TestTrainDigits:
         losses, _ = cls.train(tmp_path_factory.mktemp("alone"), 1)
         return losses
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("num_ranks", "arguments"),
         [
@@ -120,6 +122,7 @@ class TestPredictInOrder:
 
 
 class TestPreprocessAndServe:
+    @pytest.mark.slow
     def test_what_is_served_prepares_what_training_saw(self, tmp_path: Path) -> None:
         small = ("--max-modules=40", "--epochs=3", f"--out={tmp_path}")
         lines = run(2, "preprocess_and_serve.py", *small)
@@ -136,6 +139,7 @@ class TestPreprocessAndServe:
 class TestParameterServer:
     """parameter_server.py, which kills one of its workers; with Ray in tests/integrations."""
 
+    @pytest.mark.slow
     def test_every_example_comes_and_the_killed_worker_comes_back(self):
         lines = run(1, "parameter_server.py", "--num-steps=240")
 
@@ -145,6 +149,7 @@ class TestParameterServer:
 class TestParquetInAnObjectStore:
     """train_parquet_s3.py, which brings the store and starts the ranks."""
 
+    @pytest.mark.slow
     def test_every_digit_once_an_epoch(self):
         """On two ranks; it learns."""
         lines = run_launcher("train_parquet_s3.py", "--epochs", "3")
@@ -157,6 +162,7 @@ class TestParquetInAnObjectStore:
 class TestResumeElastic:
     """resume_elastic.py, which starts the ranks."""
 
+    @pytest.mark.slow
     def test_one_epoch_over_three_clusters(self):
         """The picture has cells of the ranks of every leg; files that were begun are finished."""
         lines = run_launcher("resume_elastic.py")
@@ -185,6 +191,7 @@ class TestTrainFsdp2:
     """train_fsdp2.py, three times: each part on another mesh."""
 
     # Four ranks import for long what two have imported; gloo/test_meshes.py has meshes of 2 x 2.
+    @pytest.mark.slow
     @pytest.mark.parametrize("width", [1, pytest.param(2, marks=pytest.mark.long)])
     def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path, width):
         """The second part receives what one rank of each pair reads; the last one is alone."""
@@ -219,6 +226,7 @@ class TestTrainDocuments:
         job = functools.partial(play_script, "train_documents.py", asked)
         return [outcome.exitcode for outcome in run_ranks_outcomes(job, num_ranks)]
 
+    @pytest.mark.slow
     def test_killed_and_resumed_it_trains_as_one_process(self, tmp_path: Path) -> None:
         """Steps after the last checkpoint are trained again."""
         legs, alone = tmp_path / "legs", tmp_path / "alone"

@@ -44,6 +44,7 @@ def printed() -> str:
     return stdout.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
 def test_the_tutorial_prints_the_tables_of_the_original(printed: str, table: str) -> None:
     assert table in printed

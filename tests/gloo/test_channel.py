@@ -66,6 +66,7 @@ def use_two_channels(strategy):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, SIZE])
 def test_channels_of_two_datasets_do_not_meet(size):
     """Each rank gets the values of all, in worker order; also what no socket takes at once."""
@@ -100,6 +101,7 @@ def die(victim, at, strategy):
 DEATHS = [(victim, at) for victim in range(SIZE) for at in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "at"), DEATHS if LONG else DEATHS[1::6])
 def test_a_rank_that_dies_in_a_round_is_named_and_not_its_neighbour(victim, at):
     outcomes = run_ranks_outcomes(partial(die, victim, at), SIZE)

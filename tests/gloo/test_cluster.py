@@ -126,6 +126,7 @@ def many_datasets(_strategy):
     return {thread.name for thread in set(threading.enumerate()) - before}, groups
 
 
+@pytest.mark.slow
 def test_nothing_stays_behind():
     """Neither threads nor groups of datasets that are gone."""
     for threads, groups in run_ranks(many_datasets, 2):

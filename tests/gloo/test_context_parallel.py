@@ -90,6 +90,7 @@ def one_epoch(kind, how, shape, _):
     return strategy.worker_index, steps, spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "how", "shape"),
     [("index", "read", (2, 2)), ("stream", "broadcast", (2, 2)), ("index", "read", (1, 2))],

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 LIMIT = 100
 """Seconds: a tenth of those that the source takes."""
 
@@ -34,6 +36,7 @@ BLOCKED = """
 """
 
 
+@pytest.mark.slow
 def test_a_source_that_does_not_return(tmp_path):
     """A thread inside a user's Python is left there."""
     path = tmp_path / "script.py"
@@ -60,6 +63,7 @@ OPEN_LOOP = """
 """
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_open_at_the_exit_says_nothing(tmp_path):
     """Python runs its ``finally`` when our modules have lost their names."""
     path = tmp_path / "script.py"

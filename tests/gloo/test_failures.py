@@ -102,6 +102,7 @@ def test_a_source_that_raises(tmp_path, known, coupled):
     check(outcomes, coupled=coupled, names=("worker 1", "ArithmeticError", "rotten record"))
 
 
+@pytest.mark.slow
 @some_streets
 def test_a_killed_rank(tmp_path, known, coupled):
     """Without votes and collectives nothing but the heart tells."""
@@ -122,6 +123,7 @@ def plans_of(cases, **plan):
 STOPPED = {"kind": "SIGSTOP", "number": 200, "pace": 0.01, "leaves": True, "timeout": TIMEOUT}
 
 
+@pytest.mark.slow
 @plans_of([*SOME_STREETS, (False, False)], **STOPPED)
 def test_a_stopped_rank(plan, outcomes):
     """Nor does a vote that cannot be stopped keep the interpreter of a rank that leaves."""
@@ -138,6 +140,7 @@ def test_a_script_that_stops_early_ends(outcomes):
 HOSTED = {"coupled": False, "victim": 0, "is_hosted": True, "timeout": TIMEOUT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
@@ -155,12 +158,14 @@ def test_the_rank_that_hosts_the_store(plan, outcomes):
 BETWEEN_EPOCHS = HOSTED | {"kind": "SIGSTOP", "known": True, "number": 19, "examples": 80}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [BETWEEN_EPOCHS], ids=["SIGSTOP"])
 def test_the_rank_that_hosts_the_store_is_stopped_between_epochs(outcomes):
     """Nobody stays inside a call of torch that waits for its answer."""
     check(outcomes, coupled=False, names=("the store of the process group",))
 
 
+@pytest.mark.slow
 @plans_of(SOME_STREETS, kind="hang", place="source", examples=80, timeout=TIMEOUT)
 def test_a_source_that_hangs(plan, outcomes):
     """With known lengths the others notice where they have to wait: at the next epoch."""
@@ -181,6 +186,7 @@ def test_a_slow_rank_is_waited_for(outcomes):
     assert "with 3 steps delivered, reading step 3 of iteration 0" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaders", [1, 2])
 @some_streets
 def test_a_killed_loader_process(tmp_path, known, coupled, loaders):
@@ -204,6 +210,7 @@ def random_plan(seed):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan", [random_plan(seed) for seed in range(50 if LONG else 3)], ids=itertools.count()
 )

@@ -85,6 +85,7 @@ def wrap_fsdp(model):
     return fully_shard(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", NAMES if LONG else NAMES[:1])  # no path changes a step
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])

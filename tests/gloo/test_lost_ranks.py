@@ -37,6 +37,7 @@ def die(how, strategy, victim=1):
     return "ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_killed_rank_is_named(ranks):
     """Every survivor ends in an error that names it, in bounded time."""
@@ -58,6 +59,7 @@ def die_among_many(victim, strategy):
         watch.ALL_READ = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_where_one_watches_all(victim):
     """Be it the watcher, or another one."""
@@ -87,6 +89,7 @@ def die_with_all_texts(strategy):
     return steps, time.monotonic() - started
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_with_all_texts_keeps_nobody_waiting():
     """Another one joins them; under OFF each rank plays its eight examples, two at a time."""
     first, second = run_ranks_outcomes(die_with_all_texts, 2)

@@ -120,6 +120,7 @@ def test_a_worker_that_raises_is_heard_at_the_next_call(place):
     assert seconds < SOON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_a_rank_that_raises_is_heard_at_the_next_call(place):
     first, second = run_ranks_outcomes(partial(play, place), 2)
@@ -131,6 +132,7 @@ def test_a_rank_that_raises_is_heard_at_the_next_call(place):
     assert seconds < SOON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["exit", "kill", "return"])
 def test_a_rank_that_ends_without_a_word_is_heard_at_the_next_call(place):
     first, _ = run_ranks_outcomes(partial(play, place), 2)

@@ -69,6 +69,7 @@ def train(shape, names, how, _):
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["read", "broadcast"])
 @pytest.mark.parametrize(
     ("shape", "names"),

@@ -82,6 +82,7 @@ def once_and_resumed(folder, kind, shape, _):
     return strategy.worker_index, steps, again, len(whole) if kind == "counted files" else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [TWO_BY_TWO, ((1, 4), ("dp", "tp"))], ids=["2 x 2", "1 x 4"])
 @pytest.mark.parametrize(
     "kind", ["lines", "packed lines", "counted files", "stream with a state", "ready batches"]
@@ -142,6 +143,7 @@ def played_by_partners(source, how, _):
     return examples(played(strategy, strategy.distribute_dataset(source(), global_batch_size=4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [Augmented, Shuffled])
 def test_partners_that_would_get_other_data_are_told(source):
     """The one that comes second; the other may be through with its data by then."""

@@ -200,6 +200,7 @@ def left_while_reading_ahead(folder, kind, drains, _):
     return torch.distributed.get_rank() // 2, epochs, [n for n in alive if "prefetch" in n]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "drains"), [("index", True), ("stream", True), ("index", False)])
 def test_loops_that_were_left_while_a_thread_read_ahead(tmp_path, kind, drains):
     """Whatever the reader has sent by then, and nobody took: also if nobody takes it at the end."""
@@ -218,6 +219,7 @@ def broken(folder, kind, _):
     return [len(batch) for batch in strategy.distribute_dataset(source, global_batch_size=4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_an_error_in_the_source(tmp_path, kind):
     """It comes to all ranks in its own words; at the reader that met it as it is."""
@@ -288,6 +290,7 @@ def stopped(how, asks, _):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "asks"), [("read", 1), ("broadcast", 0), ("broadcast", 3)])
 def test_all_ranks_of_a_mesh_stop_at_one_step(how, asks):
     """Whoever asks, the reader or a partner."""

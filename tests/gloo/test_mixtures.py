@@ -66,6 +66,7 @@ def play_on(make, ranks, state=None, steps=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all", "repeat"])
 def test_one_order_on_all_ranks(tmp_path, stop):
     """What arithmetic says, over a whole epoch and over one that goes on with 3 ranks and 1."""

@@ -76,6 +76,7 @@ def adapted(strategy, *, batch_size):
     return features.fingerprint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_state_does_not_depend_on_the_ranks(num_ranks, replicas, expected):
@@ -90,6 +91,7 @@ def analyzed(strategy, *, data, out, cache):
     pp.analyze(make_features(), dataset, out, cache=cache, strategy=strategy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_the_folder_has_the_same_bytes(num_ranks, data, expected, tmp_path):
     out, cache = tmp_path / "out", str(tmp_path / "cache")
@@ -117,6 +119,7 @@ def killed(strategy, *, data, out, cache, rows):
     return sorted(path.name for path in Path(cache).iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_what_was_counted(data, expected, tmp_path):
     """Whatever was kept is whole, and nothing is in the folder; the next run goes on."""
     out, cache = tmp_path / "out", str(tmp_path / "cache")
@@ -131,6 +134,7 @@ def test_a_killed_rank_leaves_what_was_counted(data, expected, tmp_path):
     assert digest(expected) == digest(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path, monkeypatch, capsys):
     """By torchrun, and alone in this process."""
@@ -167,6 +171,7 @@ def test_a_scope_compares_ranks():
         run_ranks(partial(scoped, replicate=False), 2)
 
 
+@pytest.mark.slow
 def test_a_scope_replicates_rank_0():
     assert [["[UNK]", "token 0"]] * 3 == run_ranks(partial(scoped, replicate=True), 3)
 

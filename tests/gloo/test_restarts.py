@@ -113,17 +113,20 @@ def go_on(folder, job, ranks, others):
     return check(folder)
 
 
+@pytest.mark.slow
 def test_files_after_a_restart(folder):
     """FILE, while a checkpoint is written: the one before it holds."""
     restart(folder, broken(folder, 5, ranks=2), 2)
 
 
+@pytest.mark.slow
 def test_examples_by_index_with_another_number_of_ranks(folder):
     """DATA: the same order goes on, so that the model is that of a single process."""
     weights = go_on(folder, broken(folder, 1, ranks=2, source="indexed"), 2, 3)
     assert weights == pytest.approx(weights_alone(), rel=0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_killed_loader_process(folder):
     """It ends its rank, not only itself; nothing of what it had read ahead is lost."""
     job = Job(folder=str(folder), num_workers=1, victim=1, step=7, moment="loader")

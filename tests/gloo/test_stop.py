@@ -52,6 +52,7 @@ def train(known, coupled, strategy):
 STREETS = [(True, False), (False, True), (True, True), (False, False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("known", "coupled"), STREETS if LONG else STREETS[:2])
 def test_a_signal_stops_all_ranks_at_one_step(known, coupled):
     first, second, third = run_ranks(partial(train, known, coupled), 3)
@@ -83,6 +84,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_torchrun_passes_the_signal_on(tmp_path, num_workers):
     """As a scheduler sends it: all ranks save at one step.
@@ -143,6 +145,7 @@ ORPHAN = """
 """
 
 
+@pytest.mark.slow
 def test_a_loader_process_outside_of_the_group_ends_with_its_parent():
     """What kills the group does not reach it, and it may be stuck in the user's code."""
     with subprocess.Popen(

@@ -102,6 +102,7 @@ def differ_in(name, strategy):
     return list(strategy.distribute_dataset(source, **arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown_as"),
     [

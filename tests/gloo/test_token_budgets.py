@@ -45,6 +45,7 @@ def count_tokens(pattern, strategy):
         return [delivery.step.trace.num_tokens for delivery in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["data", "file"])
 def test_every_example_on_all_ranks(tmp_path, policy):
     """Over a whole epoch, and over one that goes on with 3 ranks and 1."""

@@ -91,6 +91,7 @@ def train(how, _):
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["read", "broadcast"])
 def test_gradients_are_those_of_one_process(how):
     assert [pytest.approx(0, abs=1e-6)] * 4 == run_ranks(partial(train, how), 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
+import pytest
 from torchdata import nodes
 
 import torch_distinput as tdi
@@ -29,6 +30,7 @@ def trained(strategy, pattern, stop=None, state=None):
     return seen, counts, loader.state_dict()
 
 
+@pytest.mark.slow
 def test_ranks_train_behind_nodes_that_read_ahead_and_go_on_as_others(tmp_path):
     """Two ranks, then three: each example once, and the same state on all."""
     numbers = iter(range(COUNT))

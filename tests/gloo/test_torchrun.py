@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 from tests.torchrun import run_script
 
 HEAD = """
@@ -23,6 +25,7 @@ def play(folder, script):
     return run_script(logs, 2, path, folder)
 
 
+@pytest.mark.slow
 def test_garbage_in_loader_processes(tmp_path):
     """A forked process must not collect what belongs to the threads of its parent."""
     for number in range(4):

@@ -31,9 +31,8 @@ def listed(step):
 def indexed(strategy, folder):
     """Steps whose number is known: 6 of 4 examples, the last one of 2."""
     del folder
-    return strategy.distribute_dataset(
-        torch.arange(COUNT), global_batch_size=4, shuffle=True, seed=3
-    )
+    numbers = torch.arange(COUNT)
+    return strategy.distribute_dataset(numbers, global_batch_size=4, shuffle=True, seed=3)
 
 
 def dealt(strategy, folder):
@@ -87,6 +86,7 @@ def play(strategy, make, pipeline, *, epochs, state=None):
     return steps, states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_pipeline_goes_on_from_every_stop(name, pipeline, folder):

@@ -83,6 +83,7 @@ def test_numbers_are_put_together_and_others_left_to_the_layers(values, expected
         assert expected == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_an_exported_model_takes_any_number_of_rows(size):
     features = made()

@@ -39,6 +39,7 @@ def packed(inputs):
 given: list = []
 
 
+@pytest.mark.slow
 def test_as_keras_does_with_packed_strings():
     """All of it again, in one test: cases without strings are the same."""
     found = {name: play(CASES[name], packed) for name in PLAYED}

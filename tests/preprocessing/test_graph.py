@@ -65,6 +65,7 @@ def check_same(features, batch, *graphs):
         assert not differing
 
 
+@pytest.mark.slow
 @settings(max_examples=1000 if LONG else 12)  # the examples have all values that are special
 @given(batch=batches())
 @example(batch=one_batch(0))
@@ -91,6 +92,7 @@ def small_graph():
     return exported(small())
 
 
+@pytest.mark.slow
 def test_a_graph_that_was_saved_is_the_same(small_graph):
     file = io.BytesIO()
     torch.export.save(small_graph, file)
@@ -123,6 +125,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "values", "message"), REFUSED)
 def test_a_graph_refuses_what_the_layer_does(layer, values, message):
     columns = ("c", "c") if isinstance(layer, pp.HashedCrossing) else "c"

@@ -54,6 +54,7 @@ def outcome(call, *args):
         return str(error)
 
 
+@pytest.mark.slow
 @given(batches())
 def test_every_layer_gives_what_it_gives_for_lists(batch):
     packed = packed_batch(batch)
@@ -113,6 +114,7 @@ LOOKUPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", LOOKUPS)
 @given(words=st.lists(st.one_of(a_text, st.sampled_from([*TOKENS, None, "\0", "\udcff"]))))
 def test_many_strings_are_found_by_hash_as_they_are_in_a_dict(config, words):

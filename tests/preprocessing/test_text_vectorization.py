@@ -169,6 +169,7 @@ def exported():
     return program.module()
 
 
+@pytest.mark.slow
 @settings(max_examples=1000 if LONG else 12)
 @given(st.lists(st.one_of(text(), st.none()), max_size=8))
 @example([])
@@ -178,6 +179,7 @@ def test_an_exported_model_gives_what_host_texts_do(exported, batch):
         assert same(found[name], layer(batch)), name
 
 
+@pytest.mark.slow
 def test_a_graph_refuses_none_where_it_runs():
     layer = made(output_sequence_length=3)
     rows = torch.export.Dim("rows")

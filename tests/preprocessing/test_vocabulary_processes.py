@@ -68,6 +68,7 @@ def look_up(url, folder, queue):
     queue.put(pp.StringLookup(vocabulary=url)(WORDS[::-1]).tolist())
 
 
+@pytest.mark.slow
 def test_one_process_of_a_machine_fetches_it(server, tmp_path):
     """The others wait; when it is killed meanwhile the next one begins anew."""
     url = server.put("words.txt", "\n".join(WORDS).encode())

@@ -25,6 +25,7 @@ def run_without(platform):
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_without_what_windows_lacks() -> None:
     """What needs more says so, with what to do instead."""
     needs = ["read_with_processes", "run_real_ranks", "start_local_engine"]

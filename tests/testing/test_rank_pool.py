@@ -56,6 +56,7 @@ class TestPool:
 
         assert victim not in run_ranks(pid, 2)
 
+    @pytest.mark.slow
     def test_no_process_is_left(self, tmp_path: Path) -> None:
         """When the interpreter ends, the ranks have ended."""
         done = run_script(tmp_path, "print(*run_ranks(pid, 2))")
@@ -63,6 +64,7 @@ class TestPool:
         assert (done.returncode, done.stderr) == (0, "")
         assert [is_running(int(word)) for word in done.stdout.split()] == [False, False]
 
+    @pytest.mark.slow
     def test_no_process_is_left_by_a_kill(self, tmp_path: Path) -> None:
         """When the interpreter is killed in the middle of a job, ranks and their children end."""
         done = run_script(tmp_path, "run_ranks(functools.partial(kill, os.getpid()), 2)")

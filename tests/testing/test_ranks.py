@@ -149,6 +149,7 @@ def exit_on_worker_0(strategy) -> int:
 
 
 class TestHangs:
+    @pytest.mark.slow
     def test_late_rank_is_named(self) -> None:
         """When the time is up, the ranks that have not answered are named, with their stacks."""
         with pytest.raises(TimeoutError, match="^worker 1 of 2 had not answered after 4 s") as got:
@@ -162,6 +163,7 @@ class TestHangs:
         with pytest.raises(TimeoutError, match=r"worker 0 of 2(.|\n)*worker 1 of 2"):
             run_ranks(functools.partial(on_worker, 1, wait_for_nothing), 2, timeout=1)
 
+    @pytest.mark.slow
     def test_outcomes_of_a_late_rank(self) -> None:
         """The others' results are there."""
         quick, late = run_ranks_outcomes(hang_on_worker_1, 2, timeout=4)
@@ -170,11 +172,13 @@ class TestHangs:
         assert (late.result, late.exitcode, late.late) == (None, None, True)
         assert isinstance(late.error, TimeoutError)
 
+    @pytest.mark.slow
     def test_error_is_told_before_a_hang(self) -> None:
         """The rank that failed is to blame, not those that then wait for it."""
         with pytest.raises(RankError, match="^worker 0 of 2 raised ValueError.*\nthen worker 1 of"):
             run_ranks(fail_or_hang, 2, timeout=4)
 
+    @pytest.mark.slow
     def test_hang_when_leaving(self) -> None:
         """The watchdog covers the end of the group too."""
         with pytest.raises(TimeoutError, match="in __del__"):

@@ -35,6 +35,7 @@ def read(content, **options):
     return (concat_rows(chunks) if chunks else None), reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
     rows = [(i, i / 8, f'text "{i}",\n' + "ä" * (i % 50)) for i in range(2000)]

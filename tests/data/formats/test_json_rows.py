@@ -71,6 +71,7 @@ def seen(leaf):
     return type(leaf), repr(leaf.tolist() if isinstance(leaf, np.ndarray) else leaf)
 
 
+@pytest.mark.slow
 @settings(max_examples=300 if LONG else 100)
 @given(tables(), st.booleans())
 def test_both_parsers_see_the_same(table, ascii_only):
@@ -154,6 +155,7 @@ def texts(draw):
     return line.encode("utf-8", "surrogatepass").replace(b"\n", b"")
 
 
+@pytest.mark.slow
 @settings(max_examples=600 if LONG else 150)
 @given(
     st.lists(texts(), min_size=1, max_size=3),

@@ -51,6 +51,7 @@ def record(i):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "end"), [("", "\n"), (".gz", "\r\n"), ("", "\n\n \n")])
 def test_keeps_the_promises(tmp_path, monkeypatch, parser, suffix, end):
     count = 30

@@ -28,6 +28,7 @@ def saved(tmp_path, array, **options):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "array",
     [
@@ -224,6 +225,7 @@ def archive(tmp_path, *, compressed=True, **arrays):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("small", [False, True])
 def test_archives_keep_the_promises(tmp_path, monkeypatch, compressed, small):

@@ -74,6 +74,7 @@ def test_it_is_made_anew_when_the_file_changed(path):
     assert len(walks) == 3
 
 
+@pytest.mark.slow
 def test_a_damaged_index_is_made_anew(path):
     walks = []
     parts(path, "beside", walks)

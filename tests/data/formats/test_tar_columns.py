@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import random
+import tarfile
 
 import pytest
 
@@ -152,3 +154,70 @@ def test_the_error_says_how_to_read_such_archives(tmp_path):
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=2)
     with pytest.raises(SourceError, match=r"0001.*expected files a, b.*got a\. readers\.Tar\(col"):
         list(dataset)
+
+
+def headers_in(content):
+    """Where the headers of files are."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+        return [member.offset for member in opened]
+
+
+def read_in_parts(reader, content):
+    reasons = []
+    file = in_memory(content, lambda where, _: reasons.append(where))
+    rows = [
+        dict(zip(chunk, row, strict=True))
+        for part in reader.parts(file)
+        for chunk in reader.read(file, part)
+        for row in zip(*chunk.values(), strict=True)
+    ]
+    return rows, reasons
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 3000, 1])
+def test_what_is_damaged_is_not_taken_for_what_a_record_lacks(monkeypatch, part_bytes):
+    """The record that it is of is left out; a neighbour stays, unless it could be its file."""
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", part_bytes)
+    made = [dict.fromkeys(("jpg", "txt")[:1 + n % 2], b"x" * n) for n in range(12)]
+    reader = Tar(columns=["jpg"], optional=["txt"])
+    expected, content = rows(made, ["jpg", "txt"]), archive_of(made)
+    owners = [number for number, files in enumerate(made) for _ in files]
+    for at, owner in zip(headers_in(content), owners, strict=True):
+        damaged = content[: at + 148] + b"7654321" + content[at + 155 :]
+        found, reasons = read_in_parts(reader, damaged)
+        beside = {owner - 1, owner, owner + 1}
+        assert [row for n, row in enumerate(expected) if n not in beside] == [
+            row for row in found if int(row["__key__"]) not in beside
+        ]
+        assert all(row in expected for row in found)
+        assert expected[owner] not in found
+        assert len(found) + len(reasons) >= len(expected)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_SPARSE, tarfile.LNKTYPE, tarfile.SYMTYPE])
+@pytest.mark.parametrize("part_bytes", [1 << 20, 1])
+def test_an_optional_file_without_its_content_is_bad(monkeypatch, kind, part_bytes):
+    """Only the record whose name it has; a link that nobody wants is passed over."""
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", part_bytes)
+    links = []
+    for name in ("1.txt", "1.log"):
+        links.append(tarfile.TarInfo(name))
+        links[-1].type, links[-1].linkname = kind, "0.txt"
+    wanted, unwanted = links
+    if kind == tarfile.GNUTYPE_SPARSE:
+        unwanted = ("1.log", b"")
+    pictures = [(f"{n}.jpg", b"%d" % n) for n in range(3)]
+    reader = Tar(columns=["jpg"], optional=["txt"])
+    found, reasons = read_in_parts(reader, archive([*pictures[:2], unwanted, pictures[2]]))
+    assert (["0", "1", "2"], []) == ([row["__key__"] for row in found], reasons)
+    found, reasons = read_in_parts(reader, archive([*pictures[:2], wanted, pictures[2]]))
+    assert ["0", "2"] == [row["__key__"] for row in found]
+    assert ["member at byte 2048", "record '1'"] == reasons
+
+
+def test_the_last_record_of_an_archive_that_was_cut_off_between_its_files():
+    content = archive([("0.jpg", b"0"), ("1.jpg", b"1"), ("1.txt", b"one")])
+    reader = Tar(columns=["jpg"], optional=["txt"])
+    found, reasons = read_in_parts(reader, content[:2048])
+    assert ["0"] == [row["__key__"] for row in found]
+    assert ["record '1'", "the end"] == reasons

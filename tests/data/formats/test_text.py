@@ -19,6 +19,7 @@ from torch_distinput.testing import check_reader
 LINES = [f"line {i} äöü" + "x" * (i % 50) for i in range(1000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_keeps_the_promises(tmp_path, monkeypatch, suffix, end):

@@ -68,6 +68,7 @@ def write(folder, lengths):
     return write_numbers(Path(folder), [[next(numbers) for _ in range(n)] for n in lengths])
 
 
+@pytest.mark.slow
 @some
 @given(
     st.lists(st.integers(0, 13), min_size=4, max_size=9),

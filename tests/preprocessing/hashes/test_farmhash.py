@@ -160,6 +160,7 @@ def test_slices_are_hashed_where_they_lie():
     assert torch.equal(fingerprint64(data[1:, 3:35], sizes[1:].clamp(max=32)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [0, 3, 20, 140])
 def test_exported_it_gives_the_same(width):
     check_export(fingerprint64, lambda num_rows: random_rows(num_rows, width))

@@ -91,6 +91,7 @@ def test_crosses_of_keras(columns, num_bins, expected):
     assert choose_bucket(cross(as_column), num_bins).squeeze(1).tolist() == expected
 
 
+@pytest.mark.slow
 def test_exported_they_give_the_same():
     def every_function(values):
         text = decimal_text(values)

@@ -86,6 +86,7 @@ def test_equals_the_algorithm_in_plain_python(rows, padding, key):
     assert siphash24(*pack(rows, width), key).tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [0, 20])
 def test_exported_it_gives_the_same(width):
     check_export(

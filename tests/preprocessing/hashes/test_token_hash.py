@@ -89,6 +89,7 @@ def test_every_bit_of_the_hash_is_one_half_of_the_time():
     assert ((ones - 0.5).abs() < 0.05).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [0, 12, 300])
 def test_exported_it_gives_the_same(width):
     def whole_and_parts(data, lengths):

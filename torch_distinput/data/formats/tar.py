@@ -9,18 +9,18 @@ from typing import Any
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import walk
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.tar_headers import Headers
+from torch_distinput.data.formats.tar_headers import Headers, split_name
 from torch_distinput.data.formats.tar_records import (
     Files,
     RecordLayout,
     columns_of_first_record,
     join_files,
+    mark_damage,
     named_files,
     pack_chunk,
     record_chunks,
     say_passed_over,
     slice_files,
-    split_name,
     start_of_last_record,
 )
 from torch_distinput.data.storage.input_file import InputFile
@@ -50,7 +50,9 @@ class Tar(Reader):
         packed: columns are packed strings; see :class:`FileDataset`.
         columns: the files that each record needs, in this order, as in ``["jpg", "cls"]``; others
             are left out. None: those of the first record.
-        optional: further files, which a record may lack: its row in their column is None then.
+        optional: further files, which a record may lack: its row in their column is None then. A
+            record beside which something is damaged may have had them, and is bad; so is one of
+            which such a file is a link.
     """
 
     index: str = "memory"
@@ -99,22 +101,28 @@ class Tar(Reader):
         layout = self._layout([]) if self.columns else None
         if part.start and layout is None:
             layout = self._layout(_columns_of_first(file))
-        headers = Headers()
+        headers = Headers(frozenset(name.encode() for name in self.optional))
+
+        was_told = False
 
         def report(where: str, reason: object) -> None:
-            headers.ended = True  # what is missing at the end has been told then
+            nonlocal was_told
+            was_told = True
             file.bad(where, reason)
 
         pending = Files([], [], [])
         with file.open() as opened:
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
+                was_told = False  # that was before these members
                 spans = zip(members.starts, members.stops, strict=True)
                 whole: Any = window
                 if self.packed and len(window) > _LARGE_MEMBER * len(members.starts):
                     whole = memoryview(window)  # large contents are copied once, to be joined
                 contents = [whole[start:stop] for start, stop in spans]
                 files = join_files(pending, named_files(file, members.names, contents))
+                if self.optional and headers.lost_before:
+                    files = mark_damage(files, len(pending.keys), headers.lost_before)
                 complete = start_of_last_record(files)
                 pending = slice_files(files, complete, None)
                 files = slice_files(files, 0, complete)
@@ -123,10 +131,14 @@ class Tar(Reader):
                 if layout is not None:
                     yield from record_chunks(file, layout, files)
         layout = layout or self._layout(columns_of_first_record(pending))
+        is_cut_off = part.stop in (None, file.size) and not headers.ended
+        lost = [*headers.lost, None] if is_cut_off else headers.lost
+        if self.optional and lost:
+            pending = mark_damage(pending, len(pending.keys), lost)
         yield from record_chunks(file, layout, pending)
         if headers.link is not None:
             say_passed_over(file.path, "links", headers.link)
-        if part.stop in (None, file.size) and not headers.ended:
+        if is_cut_off and not was_told:
             reason = "expected the blocks of zeros with which archives end: it was cut off"
             file.bad("the end", reason)
 
@@ -148,7 +160,7 @@ def _columns_of_first(file: InputFile) -> list[bytes]:
     """What the first record of the archive consists of; reads little more than its headers."""
     first = None
     columns: list[bytes] = []
-    for _, name in _members(file, Headers()):
+    for _, name, _ in _members(file, Headers()):
         split = split_name(name)
         if split is None:
             continue
@@ -164,14 +176,16 @@ def _cuts(file: InputFile) -> sidecar_index.Cuts:
     cuts: list[tuple[int, int]] = []
     key, enough = None, sidecar_index.cut_bytes(file)
     start = count = 0
-    for at, name in _members(file, headers):
+    is_beside_damage = False  # which the reader must see, to judge the record behind it
+    for at, name, is_behind_damage in _members(file, headers):
+        is_beside_damage |= is_behind_damage
         split = split_name(name)
         if split is None or split[0] == key:
             continue
-        if count and at - start >= enough and headers.cuttable:
+        if count and at - start >= enough and headers.cuttable and not is_beside_damage:
             cuts.append((start, count))
             start, count = at, 0
-        key = split[0]
+        key, is_beside_damage = split[0], False
         count += 1
     if not count and (file.size or 0) % 512 | (not headers.ended):
         msg = f"expected an archive, got {file.size} bytes in which no member begins"
@@ -179,10 +193,10 @@ def _cuts(file: InputFile) -> sidecar_index.Cuts:
     return [*cuts, (start, count)] if file.size else []
 
 
-def _members(file: InputFile, headers: Headers) -> Iterator[tuple[int, bytes]]:
-    """Yield the files of an archive and their places in it, without reading their contents."""
+def _members(file: InputFile, headers: Headers) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield the places and names of files, and whether damage is before them; reads no contents."""
     with file.open() as opened:
         walked = walk(opened, headers, start=0, stop=file.size, report=None)
         for _, base, members in walked:
             for at, name in zip(members.ats, members.names, strict=True):
-                yield base + at, name
+                yield base + at, name, bool(headers.lost_before) and at == members.ats[0]

@@ -50,7 +50,13 @@ class Headers(Scanner):
     header_bytes = _BLOCK
     what = "member"
 
-    def __init__(self) -> None:
+    def __init__(self, optional: frozenset[bytes] = frozenset()) -> None:
+        self._optional = optional
+        """Extensions of which a link is refused: without it, none would be missed."""
+        self.lost: list[bytes | None] = []
+        """What could not be read since the last members: names, where they are known."""
+        self.lost_before: list[bytes | None] = []
+        """What could not be read right before them."""
         self.cuttable = True
         """Whether a member says all about itself: no header came that holds for all others."""
         self.ended = True
@@ -64,7 +70,7 @@ class Headers(Scanner):
         members = Members([], [], [], [])
         at = position = 0
         own: Mapping[bytes, bytes] = self._for_all
-        needed, error, after = 0, None, None
+        needed, error, name, after = 0, None, None, None
         while not needed and error is None:
             if not own:
                 at = _take_plain(window, position, room, members)
@@ -88,8 +94,9 @@ class Headers(Scanner):
             elif kind in _EXTENSIONS:
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _pad(size)
-            elif error := _refusal(kind, own):
-                error, after = f"{show_name(_name(header, own))}: {error}", start + _pad(size)
+            elif error := self._refusal(kind, _name(header, own), own):
+                name, after = _name(header, own), start + (0 if kind in _LINKS else _pad(size))
+                error = f"{show_name(name)}: {error}"
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
@@ -100,6 +107,10 @@ class Headers(Scanner):
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _pad(size))
                 own = self._for_all
         found = members if members.ats else None
+        if found:
+            self.lost_before, self.lost = self.lost, []
+        if error:
+            self.lost.append(name)
         return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
@@ -112,6 +123,27 @@ class Headers(Scanner):
             if whole and _fits(window[start : start + _BLOCK]):
                 return start
             place += 1
+        return None
+
+    def _refusal(self, kind: int, name: bytes, own: Mapping[bytes, bytes]) -> str | None:
+        """Why a member cannot be read."""
+        if _DAMAGED in own:
+            return f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
+        if kind == _SPARSE or _HOLES in own:
+            return (
+                "expected its whole content, got what is left without its holes. Write the archive "
+                "without --sparse"
+            )
+        if kind not in _FILES + _WITHOUT_CONTENT + _ABOUT_THE_ARCHIVE:
+            return (
+                f"expected a file, a folder or a link, got a member of type {chr(kind)!r}. Write "
+                "the archive with 'tar --format=posix', in one volume"
+            )
+        if kind in _LINKS and (parts := split_name(name)) and parts[1] in self._optional:
+            return (
+                "expected its content, got a link. Write the archive with 'tar --dereference "
+                "--hard-dereference'"
+            )
         return None
 
     def _extended(
@@ -147,23 +179,6 @@ def _behind_map(window: bytes, start: int, header: bytes) -> int:
         more = start + _BLOCK <= len(window) and window[start + 504]
         start += _BLOCK
     return start
-
-
-def _refusal(kind: int, own: Mapping[bytes, bytes]) -> str | None:
-    """Why a member with content cannot be read."""
-    if _DAMAGED in own:
-        return f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
-    if kind == _SPARSE or _HOLES in own:
-        return (
-            "expected its whole content, got what is left without its holes. Write the archive "
-            "without --sparse"
-        )
-    if kind not in _FILES + _WITHOUT_CONTENT + _ABOUT_THE_ARCHIVE:
-        return (
-            f"expected a file, a folder or a link, got a member of type {chr(kind)!r}. Write the "
-            "archive with 'tar --format=posix', in one volume"
-        )
-    return None
 
 
 def _pad(size: int) -> int:
@@ -206,6 +221,13 @@ def _name(header: bytes, own: Mapping[bytes, bytes]) -> bytes:
     if header[345] and header.startswith(b"ustar\0", 257):
         return header[345:500].partition(b"\0")[0] + b"/" + name
     return name
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes] | None:
+    """Key and column of a file; None if its name has no such parts."""
+    base = name.rfind(b"/") + 1
+    dot = name.find(b".", base)
+    return (name[:dot], name[dot + 1 :].lower()) if base < dot < len(name) - 1 else None
 
 
 def show_name(name: bytes) -> str:

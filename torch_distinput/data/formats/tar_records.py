@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_distinput.data.formats.reader import CHUNK_BYTES
-from torch_distinput.data.formats.tar_headers import show_name
+from torch_distinput.data.formats.tar_headers import show_name, split_name
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, join_bytes
 
 _log = logging.getLogger(__name__)
 _KEY = "__key__"
+_DAMAGE = b""
+"""Stands in a record for what could not be read beside its files; no file has this name."""
 _LARGE_CHUNKS = 4
 """Records of so many chunks together are handed out one by one."""
 
@@ -35,11 +37,13 @@ class RecordLayout(NamedTuple):
 
     def fits(self, names: list[bytes]) -> bool:
         """Whether files with these names are a good record."""
-        found = {*names}
+        found, columns = {*names}, {*self.columns}
+        # What a record beside damage lacks may have been there.
+        required = columns if _DAMAGE in found else columns - self.optional
         return (
             len(found) == len(names)
-            and found >= {*self.columns} - self.optional
-            and (self.is_chosen or found <= {*self.columns})
+            and found >= required
+            and (self.is_chosen or found - {_DAMAGE} <= columns)
         )
 
     def describe(self) -> str:
@@ -81,13 +85,6 @@ def named_files(file: InputFile, names: list[bytes], contents: list[bytes]) -> F
     return files
 
 
-def split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Key and column of a file; None if its name has no such parts."""
-    base = name.rfind(b"/") + 1
-    dot = name.find(b".", base)
-    return (name[:dot], name[dot + 1 :].lower()) if base < dot < len(name) - 1 else None
-
-
 def join_files(some: Files, others: Files) -> Files:
     """Some files and those that follow them."""
     return Files(*(first + second for first, second in zip(some, others, strict=True)))
@@ -96,6 +93,16 @@ def join_files(some: Files, others: Files) -> Files:
 def slice_files(files: Files, start: int, stop: int | None) -> Files:
     """A range of files."""
     return Files(*(column[start:stop] for column in files))
+
+
+def mark_damage(files: Files, place: int, lost: Sequence[bytes | None]) -> Files:
+    """Note in records what could not be read before a file; None may be of those on both sides."""
+    keys = {None if name is None else (split_name(name) or (b"",))[0] for name in lost}
+    beside = dict.fromkeys(files.keys[max(0, place - 1) : place + 1])
+    marked = [key for key in beside if None in keys or key in keys]
+    mark = Files(marked, [_DAMAGE] * len(marked), [b""] * len(marked))
+    before = join_files(slice_files(files, 0, place), mark)
+    return join_files(before, slice_files(files, place, None))
 
 
 def start_of_last_record(files: Files) -> int:
@@ -112,7 +119,7 @@ def columns_of_first_record(files: Files) -> list[bytes]:
     return [
         column
         for key, column in zip(files.keys, files.columns, strict=True)
-        if key == files.keys[0]
+        if key == files.keys[0] and column != _DAMAGE
     ]
 
 
@@ -177,7 +184,7 @@ def _row(file: InputFile, layout: RecordLayout, files: Files) -> list[Any] | Non
     """The key and the contents of one record in the order of the columns; None if it is bad."""
     where = f"record {show_name(files.keys[0])!r}"
     if not layout.fits(files.columns):
-        got = ", ".join(map(show_name, sorted(files.columns)))
+        got = ", ".join(show_name(n) or "what is damaged" for n in sorted(files.columns))
         reason = (
             f"expected files {layout.describe()}, each once, got {got}. readers.Tar(columns=) says "
             "which files you need, optional= which of them a record may lack"

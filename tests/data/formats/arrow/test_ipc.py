@@ -40,6 +40,7 @@ def write(path, content, form, *, rows_per_batch=100, compression=None):
         writer.write_table(content, max_chunksize=rows_per_batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "rows_per_batch", "compression"),
     [("file", 100, None), ("file", 9999, "zstd"), ("stream", 100, "lz4"), ("stream", 9999, None)],

@@ -40,6 +40,7 @@ def table(count, *, wide=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compression", "group", "version"),
     [("none", 100, "1.0"), ("snappy", 100_000, "1.0"), ("zstd", 700, "2.0")],

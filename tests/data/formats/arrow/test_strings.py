@@ -30,6 +30,7 @@ def values_of(name):
     return st.text(max_size=20) if name in IS_TEXT else st.binary(max_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TYPES)
 @given(st.data())
 def test_every_type(name, data):

@@ -43,6 +43,7 @@ def test_after_a_damaged_length_the_next_frame_is_found(monkeypatch, chunk_bytes
     assert all("checksum of the length" in reason for _, reason in reported)
 
 
+@pytest.mark.slow
 def test_damage_in_every_record_takes_no_longer():
     content = bytearray(b"".join(FRAMES[:1] * 4000))
     for start in range(0, len(content), 2 * len(FRAMES[0])):

@@ -31,6 +31,7 @@ from torch_distinput.testing import check_reader
 PAYLOADS = [bytes([i % 251]) * (i * 7 % 1500) for i in range(1000 if LONG else 400)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
     content = b"".join(map(frame, PAYLOADS))
@@ -98,6 +99,7 @@ def check_rows(rows):
 COUNT = 500 if LONG else 200  # examples; a field of 128 bytes has a longer length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False, None])
 def test_parses_examples(tmp_path, packed):
     """In any order of features, packed or not, and both in one file."""
