@@ -11,7 +11,7 @@ from torch_distinput.preprocessing.analysis.function_identity import identify
 
 MODEL = """
 from typing import Generic, TypeVar
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, computed_field, field_validator
 from pydantic.dataclasses import dataclass
 
 T = TypeVar("T")
@@ -26,12 +26,17 @@ class Row(BaseModel):
     def check(cls, value):
         return value * {factor}
 
+    @computed_field
+    @property
+    def double(self) -> int:
+        return 2 * self.x + {added}
+
 class Of(BaseModel, Generic[T]):
     x: T
 
 class Whole(Of[int]): ...
 
-@dataclass
+@dataclass(config={{"str_to_lower": {lower}}})
 class Pair:
     x: int = {default}
 
@@ -39,7 +44,9 @@ def fn(row):
     return Row(x=row), Whole(x=row), Pair(x=row)
 """
 VALUES = {"frozen": True, "default": 3, "least": 1, "field": "x", "mode": "after", "factor": 2}
+VALUES |= {"added": 1, "lower": True}
 OTHERS = {"frozen": False, "default": 4, "least": 2, "field": "y", "mode": "before", "factor": 3}
+OTHERS |= {"added": 2, "lower": False}
 
 
 def identity_with(**values):

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -30,7 +31,7 @@ _ADDED = {
 }  # fmt: skip
 """What Python adds to a class, documentation, and what ``_describe_types`` says."""
 _COMPILED = "__pydantic_"
-_WRITTEN = {"__pydantic_fields__", "__pydantic_decorators__"}
+_WRITTEN = {"__pydantic_config__", "__pydantic_decorators__", "__pydantic_fields__"}
 """Of what pydantic adds to a class, what the user wrote. The rest is compiled from it, and has
 addresses of this process."""
 _ADDRESS = " at 0x"
@@ -93,27 +94,53 @@ class _Walk:
             content = hashlib.sha256(array.data).hexdigest()
             return f"tensor {value.dtype} {tuple(value.shape)} {content}"
         if isinstance(value, types.ModuleType):
-            return f"module {value.__name__}"
+            return self._describe_module(value)
         if isinstance(value, types.MappingProxyType):  # such as the metadata of a dataclass's field
             return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
-            return f"set {sorted(map(identify, value))}"
+            return f"set {sorted(map(self._branch().digest, value))}"
         if type(value).__name__ == "Decorator" and type(value).__module__.startswith("pydantic."):
             # A validator of a model, say, which has the address of its class.
             return f"decorator {self.digest((value.cls_var_name, value.info))}"
         if isinstance(value, types.CodeType):
             return f"code {self._describe_code(value)}"
-        if isinstance(value, _CACHED):
-            return f"cached {self.digest(value.__wrapped__)}"
+        if (parts := _take_apart(value)) is not None:
+            return self._meet(value) or f"parts {self.digest((type(value), *parts))}"
         if isinstance(value, (types.FunctionType, type)):
             return self._describe_definition(value)
         return None
 
+    def _branch(self) -> _Walk:
+        """A way of its own from here on: what it meets has no number for the others."""
+        branch = _Walk()
+        branch._met = dict(self._met)
+        return branch
+
+    def _meet(self, value: Any) -> str:
+        """Which of those that were met it is; empty if it is new."""
+        if id(value) in self._met:
+            return f"again {self._met[id(value)][0]}"
+        self._met[id(value)] = (len(self._met), value)
+        return ""
+
+    def _describe_module(self, module: types.ModuleType) -> str:
+        """Say what stands in a module that is a value: any of it may be used."""
+        name = f"module {module.__name__}"
+        if not _is_of_user(module.__name__) or self._meet(module):
+            return name
+        try:
+            source = Path(getattr(module, "__file__", None) or "").read_bytes()
+        except OSError as error:
+            msg = f"the module {module.__name__}, of which the source is not known ({error})"
+            raise UnknownIdentityError(msg) from error
+        code = compile(source, module.__name__, "exec", dont_inherit=True)
+        imported = list(_import_late(vars(module), code))
+        return f"{name} {hashlib.sha256(source).hexdigest()} {self.digest(imported)}"
+
     def _describe_definition(self, value: Any) -> str:
         name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"
-        if id(value) in self._met:
-            return f"{name} again {self._met[id(value)][0]}"
-        self._met[id(value)] = (len(self._met), value)
+        if again := self._meet(value):
+            return f"{name} {again}"
         is_of_user = _is_of_user(value.__module__ or "")
         if isinstance(value, type):
             return f"{name} {self._describe_class(value)}" if is_of_user else name
@@ -143,9 +170,10 @@ class _Walk:
     def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
         table = getattr(code, "co_exceptiontable", b"")  # of Python 3.11: what is tried
-        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount, arguments]
-        return [*content, code.co_names, [self.digest(value) for value in code.co_consts]]
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+        constants = [self.digest(value) for value in code.co_consts]
+        return [code.co_code.hex(), table.hex(), code.co_flags, counts, names, constants]
 
 
 @final
@@ -176,6 +204,21 @@ def _finds_user_module(name: str) -> bool:
     return not is_installed and _is_of_user(package)
 
 
+def _take_apart(value: Any) -> tuple[Any, ...] | None:
+    """What makes up a function in another one's dress, which pickle says by its name or not."""
+    if isinstance(value, _CACHED):
+        return (value.__wrapped__,)
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset, value.fdel, getattr(value, "__dict__", None)
+    if isinstance(value, functools.cached_property):
+        return value.attrname, value.func  # not its lock
+    return None
+
+
 def _read_closure(function: types.FunctionType) -> list[Any]:
     return [_read_cell(cell) for cell in function.__closure__ or ()]
 
@@ -196,7 +239,7 @@ def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
     names = sorted(_find_names(function.__code__))
     found: list[tuple[str, Any]] = []
     namespaces, met = [("", function.__globals__)], {function.__module__}
-    imported = _import_late(function, function.__code__)
+    imported = _import_late(function.__globals__, function.__code__)
     namespaces += [(f"{module.__name__}.", vars(module)) for module in imported]
     while namespaces:
         prefix, known = namespaces.pop()
@@ -204,16 +247,19 @@ def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
             if name not in known:
                 continue
             value = known[name]
-            found.append((prefix + name, value))
-            if isinstance(value, types.ModuleType) and value.__name__ not in met:
+            if not isinstance(value, types.ModuleType):
+                found.append((prefix + name, value))
+                continue
+            found.append((prefix + name, value.__name__))  # what is used of it has names, too
+            if value.__name__ not in met:
                 met.add(value.__name__)
                 if _is_of_user(value.__name__):
                     namespaces.append((f"{prefix}{name}.", vars(value)))
     return found
 
 
-def _import_late(function: types.FunctionType, code: types.CodeType) -> Iterator[types.ModuleType]:
-    """Import the user's modules that a function, or one inside, imports when it is called.
+def _import_late(known: dict[str, Any], code: types.CodeType) -> Iterator[types.ModuleType]:
+    """Import the user's modules that code, or a function inside, imports when it runs.
 
     Raises:
         UnknownIdentityError: if one cannot be imported.
@@ -225,21 +271,19 @@ def _import_late(function: types.FunctionType, code: types.CodeType) -> Iterator
         if not level.argval and not _finds_user_module(step.argval):
             continue
         try:
-            yield __import__(
-                step.argval, function.__globals__, None, wanted.argval or (), level.argval
-            )
+            yield __import__(step.argval, known, None, wanted.argval or (), level.argval)
         except ModuleNotFoundError as error:
             missing, wanted_name = f".{error.name}", f".{step.argval}"
             if missing.endswith(wanted_name) if level.argval else missing == wanted_name:
                 continue  # its function does without it, and is another when it is there
-            msg = f"a function that imports {step.argval} ({error})"
+            msg = f"code that imports {step.argval} ({error})"
             raise UnknownIdentityError(msg) from error
         except (Exception, SystemExit) as error:  # a script may end itself
-            msg = f"a function that imports {step.argval or '.'} ({error})"
+            msg = f"code that imports {step.argval or '.'} ({error})"
             raise UnknownIdentityError(msg) from error
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _import_late(function, inner)
+            yield from _import_late(known, inner)
 
 
 def _find_names(code: types.CodeType) -> set[str]:
@@ -250,13 +294,7 @@ def _find_names(code: types.CodeType) -> set[str]:
 def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
     """What the body of a class says, without what Python adds."""
     for name, member in vars(kind).items():
-        if isinstance(member, (staticmethod, classmethod)):
-            yield name, member.__func__
-        elif isinstance(member, property):
-            yield name, (member.fget, member.fset, member.fdel)
-        elif type(member).__name__ == "cached_property":
-            yield name, member.func
-        elif name.startswith(_COMPILED) and name not in _WRITTEN:
+        if name.startswith(_COMPILED) and name not in _WRITTEN:
             continue
         elif not isinstance(member, _DESCRIPTORS) and name not in _ADDED:
             yield name, member

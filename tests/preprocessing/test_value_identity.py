@@ -1,0 +1,96 @@
+"""Modules, methods and descriptors that a function reaches as values are part of its identity."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from torch_distinput.preprocessing.analysis.function_identity import (
+    UnknownIdentityError,
+    identify,
+)
+
+HOLDERS = {
+    "a closure": "def make(m): return lambda x: m.clean(x)\nimport HELPER\nfn = make(HELPER)",
+    "a default": "import HELPER\ndef fn(x, m=HELPER): return m.clean(x)",
+    "a partial": "import functools, HELPER\n"
+    "def g(m, x): return m.clean(x)\nfn = functools.partial(g, HELPER)",
+    "an instance": "import HELPER\nclass C:\n  def __init__(self): self.m = HELPER\n"
+    "  def __call__(self, x): return self.m.clean(x)\nfn = C()",
+    "a class": "import HELPER\nclass C:\n  m = HELPER\n"
+    "  def __call__(self, x): return self.m.clean(x)\nfn = C()",
+    "a dict": "import HELPER\nKNOWN = {'a': HELPER}\ndef fn(x): return KNOWN['a'].clean(x)",
+}
+
+PAIRS = {
+    "a static method": ("@staticmethod\n  def g(x): ...", "def g(x): ..."),
+    "a class method": ("@staticmethod\n  def g(x): ...", "@classmethod\n  def g(x): ..."),
+    "a kept property": ("@cached_property\n  def g(x): ...", "def g(x): ..."),
+    "a property of one's own": (
+        "class P(property):\n    def __get__(self, *_): return 1\n  g = P()",
+        "class P(property):\n    def __get__(self, *_): return 2\n  g = P()",
+    ),
+    "a class called like another": (
+        "class cached_property:\n    def __get__(self, *_): return 1\n  g = cached_property()",
+        "class cached_property:\n    def __get__(self, *_): return 2\n  g = cached_property()",
+    ),
+    "a bound function": (
+        "def __init__(self): self.g = MethodType(lambda s, x: x + 1, self)",
+        "def __init__(self): self.g = MethodType(lambda s, x: x + 2, self)",
+    ),
+    "names of locals": (
+        "def g(x): a = x; b = 2 * x; return locals()['a']",
+        "def g(x): b = x; a = 2 * x; return locals()['a']",
+    ),
+    "arguments without a name": ("def g(x, /, **k): ...", "def g(x, **k): ..."),
+    "a set that holds the class": (
+        "g = set()\n  def __init_subclass__(cls): cls.g.add(cls)",
+        "g = set()\n  def __init_subclass__(cls): cls.g.add(1)",
+    ),
+}
+
+
+@pytest.fixture
+def identity(tmp_path, monkeypatch):
+    """The identity of ``fn`` in this code, beside a module whose own import has this factor."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def identity(code, factor):
+        (tmp_path / "held_of_job.py").write_text(
+            "def clean(x):\n    import deep_of_job\n    return deep_of_job.clean(x)\n"
+        )
+        (tmp_path / "deep_of_job.py").write_text(f"FACTOR = {'0+' * factor}{factor}\n")
+        for name in [name for name in sys.modules if "_of_job" in name]:
+            del sys.modules[name]
+        sys.path_importer_cache.clear()
+        known = {"__name__": "job"}
+        monkeypatch.setitem(sys.modules, "job", types.ModuleType("job"))
+        exec(code.replace("HELPER", "held_of_job"), known)  # noqa: S102
+        return identify(known["fn"])
+
+    return identity
+
+
+@pytest.mark.parametrize("code", HOLDERS.values(), ids=HOLDERS)
+def test_a_module_in(identity, code):
+    """Any of it may be used, and of what it imports when it is called."""
+    assert identity(code, 1) == identity(code, 1)
+    assert identity(code, 1) != identity(code, 2)
+
+
+def test_a_module_without_a_source(identity):
+    """Nothing is kept."""
+    code = "import types\nmade = types.ModuleType('made')\ndef fn(x, m=made): return m"
+    with pytest.raises(UnknownIdentityError, match="module made, of which the source is not known"):
+        identity(code, 1)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_a_member_is(identity, name):
+    head = "from functools import cached_property\nfrom types import MethodType\n"
+    tail = "\nclass D(C): ...\ndef fn(x): return C().g"
+    one, other = (f"{head}class C:\n  {body}{tail}" for body in PAIRS[name])
+    assert identity(one, 1) == identity(one, 1)
+    assert identity(one, 1) != identity(other, 1)
