@@ -89,6 +89,7 @@ class WebServer(Storage):
         self.failures = 0
         self.num_granted = None  # how many bodies are sent before 403; None: all
         self.num_cut = 0  # how many bodies end in the middle
+        self.num_lost = 0  # how many connections end without an answer
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler(ranges))
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -125,6 +126,10 @@ class WebServer(Storage):
                 content = storage.files.get(self.path)
                 if content is None:
                     return self.send_error(404)
+                if storage.num_lost and with_body:
+                    storage.num_lost -= 1
+                    self.close_connection = True
+                    return None
                 if storage.failures and with_body:
                     storage.failures -= 1
                     return self.send_error(503)

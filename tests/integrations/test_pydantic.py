@@ -7,11 +7,14 @@ import types
 
 import pytest
 
-from torch_distinput.preprocessing.analysis.function_identity import identify
+from torch_distinput.preprocessing.analysis.function_identity import (
+    UnknownIdentityError,
+    identify,
+)
 
 MODEL = """
 from typing import Generic, TypeVar
-from pydantic import BaseModel, Field, computed_field, field_validator
+from pydantic import BaseModel, Field, TypeAdapter, computed_field, field_validator
 from pydantic.dataclasses import dataclass
 
 T = TypeVar("T")
@@ -40,8 +43,10 @@ class Whole(Of[int]): ...
 class Pair:
     x: int = {default}
 
+ROWS = TypeAdapter(list[Row])
+
 def fn(row):
-    return Row(x=row), Whole(x=row), Pair(x=row)
+    return ROWS, Row(x=row), Whole(x=row), Pair(x=row)
 """
 VALUES = {"frozen": True, "default": 3, "least": 1, "field": "x", "mode": "after", "factor": 2}
 VALUES |= {"added": 1, "lower": True}
@@ -64,3 +69,11 @@ def test_what_a_model_says_is_part_of_a_function(name):
     assert before == again
     assert before != other
     assert len({id(module.Row) for module in (first, second, third)}) == 3
+
+
+def test_what_it_has_compiled_has_no_identity():
+    """Nothing is kept of its function."""
+    known = {"__name__": "job_of_models"}
+    exec("import pydantic\n@pydantic.validate_call\ndef fn(x: int): ...", known)  # noqa: S102
+    with pytest.raises(UnknownIdentityError, match="Schema.* of pydantic"):
+        identify(known["fn"])

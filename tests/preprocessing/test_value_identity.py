@@ -94,3 +94,15 @@ def test_what_a_member_is(identity, name):
     one, other = (f"{head}class C:\n  {body}{tail}" for body in PAIRS[name])
     assert identity(one, 1) == identity(one, 1)
     assert identity(one, 1) != identity(other, 1)
+
+
+def test_a_script_that_another_program_started(monkeypatch):
+    """As in a worker of Ray, whose main module is its own: functions have the name all the same."""
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    sys.modules["__main__"].__file__ = pytest.__file__
+    functions = {}
+    for factor in (1, 2):
+        known = {"__name__": "__main__"}
+        exec(f"def fn(x): return x * {factor}", known)  # noqa: S102
+        functions[factor] = known["fn"]
+    assert identify(functions[1]) != identify(functions[2])

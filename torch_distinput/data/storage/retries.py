@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NoReturn, TypeVar, final
+from zipfile import BadZipFile
 
 from torch_distinput.threads import Lock, new_lock
 
@@ -103,8 +104,10 @@ def _pause_after(error: Exception, number: int) -> float:
 
 def may_pass(error: Exception) -> bool:
     """Whether another attempt may succeed; after the last one, it still may."""
-    origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
-    if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
+    # fsspec calls a busy HTTP server a file that is not found, and zipfile a lost connection one
+    # that is no archive.
+    origin = error.__context__ if isinstance(error, BadZipFile) else error.__cause__
+    if isinstance(error, (BadZipFile, FileNotFoundError)) and isinstance(origin, Exception):
         return may_pass(origin)
     if isinstance(error, _TIMEOUTS):
         return True

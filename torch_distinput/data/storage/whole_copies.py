@@ -13,11 +13,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import partial
+from tarfile import TarError
 from typing import IO, Any, cast
+from zipfile import BadZipFile
 
 import fsspec.core
 from fsspec import AbstractFileSystem
 from fsspec.implementations.cached import WholeFileCacheFileSystem
+from fsspec.utils import infer_compression
 
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.errors import ConfigurationError
@@ -35,8 +38,8 @@ def find_system(
 
     Raises:
         ConfigurationError: a ValueError; for caches of blocks, in which fsspec keeps zeros for
-            what a lost connection did not bring, and for archives where nothing can be read from
-            the middle.
+            what a lost connection did not bring, and for archives that cannot be opened, or not
+            read from the middle.
     """
     links, retries = url.split("::"), retries or Retries()
     for number, link in enumerate(links):
@@ -55,15 +58,16 @@ def find_system(
             attempt(partial(_keep_whole, *archive), retries)
     try:
         return attempt(partial(_find, url, storage_options), retries)
-    except ValueError as error:
-        if "Cannot seek" not in str(error):
+    except (ValueError, BadZipFile, TarError) as error:
+        said = f"{type(error).__name__}: {error}"
+        lacks_ranges = "Cannot seek" in said or "range requests" in said
+        if len(links) == 1 or (isinstance(error, ValueError) and not lacks_ranges):
             raise
-        copied = "::simplecache::".join(url.split("::", 1))
-        msg = (
-            f"Expected an archive on a server that sends parts of files, got {url!r}: {error}. "
-            f"Copy the archive first: {copied!r}."
-        )
-        raise ConfigurationError(msg) from error
+        msg = f"Expected an archive that can be opened at {url!r}, got {said}"
+        if lacks_ranges:
+            copied = "::simplecache::".join(url.rsplit("::", 1))
+            msg = f"{msg}. The server sends no parts of files: copy the archive first, {copied!r}"
+        raise ConfigurationError(f"{msg}.") from error
 
 
 def _protocol(link: str) -> str:
@@ -77,6 +81,10 @@ def _find(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractFileSys
         name: dict(option) if isinstance(option, Mapping) else option
         for name, option in storage_options.items()
     }
+    links = url.split("::")
+    if links[0].startswith("tar://") and links[1:] and _protocol(links[1]) in _WHOLE:
+        # fsspec tells it by the name of the file, and a copy has another one.
+        options["tar"] = {"compression": infer_compression(links[-1]), **options.get("tar", {})}
     system, path = fsspec.core.url_to_fs(url, **options)
     return system, cast("str", path)
 

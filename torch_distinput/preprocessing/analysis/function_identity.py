@@ -34,6 +34,10 @@ _COMPILED = "__pydantic_"
 _WRITTEN = {"__pydantic_config__", "__pydantic_decorators__", "__pydantic_fields__"}
 """Of what pydantic adds to a class, what the user wrote. The rest is compiled from it, and has
 addresses of this process."""
+_SCHEMAS = ("SchemaValidator", "SchemaSerializer")
+"""What pydantic compiles, of which nothing tells what it was made from."""
+_MAIN = ("__main__", "__mp_main__")
+"""Scripts; in processes that others start for them (Ray), the file of the module is another one."""
 _ADDRESS = " at 0x"
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
@@ -99,15 +103,27 @@ class _Walk:
             return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
             return f"set {sorted(map(self._branch().digest, value))}"
-        if type(value).__name__ == "Decorator" and type(value).__module__.startswith("pydantic."):
-            # A validator of a model, say, which has the address of its class.
-            return f"decorator {self.digest((value.cls_var_name, value.info))}"
+        if (schema := self._describe_schema(value)) is not None:
+            return schema
         if isinstance(value, types.CodeType):
             return f"code {self._describe_code(value)}"
         if (parts := _take_apart(value)) is not None:
             return self._meet(value) or f"parts {self.digest((type(value), *parts))}"
         if isinstance(value, (types.FunctionType, type)):
             return self._describe_definition(value)
+        return None
+
+    def _describe_schema(self, value: Any) -> str | None:
+        """Say what is in parts of pydantic that have addresses of this process."""
+        kind = type(value).__name__
+        if type(value).__module__.partition(".")[0] not in ("pydantic", "pydantic_core"):
+            return None
+        if kind == "Decorator":  # a validator of a model, say
+            return f"decorator {self.digest((value.cls_var_name, value.info))}"
+        if kind == "TypeAdapter":
+            return f"adapter {self.digest((value._type, value._config))}"  # noqa: SLF001
+        if kind in _SCHEMAS:
+            raise UnknownIdentityError(f"a {kind} of pydantic")
         return None
 
     def _branch(self) -> _Walk:
@@ -188,6 +204,8 @@ class _Pickler(pickle.Pickler):
 
 def _is_of_user(name: str) -> bool:
     """Whether a module is the user's own, which may change from run to run."""
+    if name in _MAIN:
+        return True
     if name.partition(".")[0] in {*sys.stdlib_module_names, "torch_distinput"}:
         return False
     file = getattr(sys.modules.get(name), "__file__", None)
