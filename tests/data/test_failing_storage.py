@@ -107,7 +107,7 @@ def test_an_archive_is_opened_again(server, kind, ends):
 def test_what_is_no_archive_is_named(tmp_path):
     (tmp_path / "all.zip").write_bytes(LINES)
     url = f"zip://*.txt::file://{tmp_path}/all.zip"
-    with pytest.raises(tdi.ConfigurationError, match=f"opened at '{re.escape(url)}', got BadZip"):
+    with pytest.raises(tdi.ConfigurationError, match=f"archive at '{re.escape(url)}', got BadZip"):
         count_records(url)
 
 

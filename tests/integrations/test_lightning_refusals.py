@@ -42,6 +42,20 @@ class Evaluated(Model):
         return batch.sum()
 
 
+class OneLoader(Evaluated):
+    """Evaluates and trains with the same loader."""
+
+    def train_dataloader(self):
+        if not hasattr(self, "loader"):
+            self.loader = Loader(self.trainer, Indexed(), global_batch_size=4)
+        return self.loader
+
+    val_dataloader = train_dataloader
+
+    def training_step(self, batch, batch_idx):
+        return self.loader.average_loss(batch * self.weight)
+
+
 class OfLightning(pl.LightningDataModule):
     def train_dataloader(self):
         return DataLoader(Indexed(), batch_size=4)
@@ -247,5 +261,10 @@ def test_ranks_that_train_by_themselves(monkeypatch):
         trainer.validate(Evaluated(), module, verbose=False)
     with silence(), pytest.raises(tdi.UsageError, match="one of a single device"):
         trainer.fit(Evaluated(), module)
+    trainer, model = make_trainer(max_epochs=1, callbacks=[InputState()]), OneLoader()
+    with silence():
+        trainer.validate(model, verbose=False)
+    with silence(), pytest.raises(tdi.UsageError, match="one of a single device"):
+        trainer.fit(model)
     monkeypatch.setenv("WORLD_SIZE", "")
     assert fit(Model(), module, max_epochs=1).global_step > 0

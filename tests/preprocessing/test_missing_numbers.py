@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -90,3 +91,42 @@ def test_a_batch_without_any_string(missing, rows):
     assert [0] * rows == layer([missing] * rows).tolist()
     with pytest.raises(TypeError, match="takes integers, got a tensor of dtype torch.float64"):
         layer(torch.tensor([0.5, float("nan")], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, pd.Series])
+@pytest.mark.parametrize("rows", [[], [float("nan")] * 2])
+def test_floats_without_a_number_are_a_batch_without_any_string(make, rows):
+    floats = make(rows)
+    layer = pp.Hashing(11, mask_value="", missing="mask")
+    features = pp.Features(x=layer)
+    assert [0] * len(rows) == layer(floats).tolist() == features({"x": floats})["x"].tolist()
+
+
+LARGE = [[2**63, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "wrap", [list, pd.Series, lambda rows: np.array([*rows, None], object)[:2]]
+)
+def test_rows_of_integers_that_are_too_large(wrap):
+    """In whatever the rows stand."""
+    layer = pp.Normalization(mean=0.0, variance=1.0, missing="ignore")
+    with pytest.raises(ValueError, match=r"integers below 2\*\*63"):
+        layer(wrap(LARGE))
+
+
+READERS = {
+    "lookup": pp.IntegerLookup(vocabulary=[1, 2]),
+    "scaled": pp.Normalization(mean=0.0, variance=1.0),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_column_of_numbers_has_their_type_without_any_row(name):
+    """Where another layer takes it as it is, which is one of strings as well."""
+    crossed = (("x", "z"), pp.HashedCrossing(8))
+    features = pp.Features(x=READERS[name], crossed=crossed)
+    one, none = features.pack({"x": [1], "z": ["a"]}), features.pack({"x": [], "z": []})
+    assert isinstance(none["x"], torch.Tensor)
+    assert (0,) == features(none)["crossed"].shape == features(none)["x"].shape
+    assert one["x"].dtype == none["x"].dtype or name == "scaled"

@@ -73,7 +73,7 @@ class IndexedInput:
         self._loader = make_loader(source)
         self.clock = source.clock
         self.has_one_kind = source.request.has_one_kind
-        self._counts = {**source.facts, "number of examples": source.num_examples}
+        self._counts = source.describe_order()
         self._is_checked = False
         self._said_dropped = False
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import walk
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.tar_headers import Headers, split_name
+from torch_distinput.data.formats.tar_headers import Headers, Members, split_name
 from torch_distinput.data.formats.tar_records import (
     Files,
     RecordLayout,
@@ -102,7 +102,6 @@ class Tar(Reader):
         if part.start and layout is None:
             layout = self._layout(_columns_of_first(file))
         headers = Headers(frozenset(name.encode() for name in self.optional))
-
         was_told = False
 
         def report(where: str, reason: object) -> None:
@@ -115,11 +114,7 @@ class Tar(Reader):
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
                 was_told = False  # that was before these members
-                spans = zip(members.starts, members.stops, strict=True)
-                whole: Any = window
-                if self.packed and len(window) > _LARGE_MEMBER * len(members.starts):
-                    whole = memoryview(window)  # large contents are copied once, to be joined
-                contents = [whole[start:stop] for start, stop in spans]
+                contents = _contents(window, members, packed=self.packed)
                 files = join_files(pending, named_files(file, members.names, contents))
                 if self.optional and headers.lost_before:
                     files = mark_damage(files, len(pending.keys), headers.lost_before)
@@ -141,6 +136,14 @@ class Tar(Reader):
         if is_cut_off and not was_told:
             reason = "expected the blocks of zeros with which archives end: it was cut off"
             file.bad("the end", reason)
+
+
+def _contents(window: bytes, members: Members, *, packed: bool) -> list[Any]:
+    whole: Any = window
+    if packed and len(window) > _LARGE_MEMBER * len(members.starts):
+        whole = memoryview(window)  # large contents are copied once, to be joined
+    spans = zip(members.starts, members.stops, strict=True)
+    return [whole[start:stop] for start, stop in spans]
 
 
 def _names(argument: str, given: Sequence[str]) -> tuple[str, ...]:

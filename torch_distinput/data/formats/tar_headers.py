@@ -57,6 +57,7 @@ class Headers(Scanner):
         """What could not be read since the last members: names, where they are known."""
         self.lost_before: list[bytes | None] = []
         """What could not be read right before them."""
+        self._refused: bytes | None = None
         self.cuttable = True
         """Whether a member says all about itself: no header came that holds for all others."""
         self.ended = True
@@ -70,7 +71,7 @@ class Headers(Scanner):
         members = Members([], [], [], [])
         at = position = 0
         own: Mapping[bytes, bytes] = self._for_all
-        needed, error, name, after = 0, None, None, None
+        needed, error, after = 0, None, None
         while not needed and error is None:
             if not own:
                 at = _take_plain(window, position, room, members)
@@ -95,8 +96,7 @@ class Headers(Scanner):
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _pad(size)
             elif error := self._refusal(kind, _name(header, own), own):
-                name, after = _name(header, own), start + (0 if kind in _LINKS else _pad(size))
-                error = f"{show_name(name)}: {error}"
+                after = start + (0 if kind in _LINKS else _pad(size))
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
@@ -106,11 +106,7 @@ class Headers(Scanner):
                     self.link = _name(header, own)
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _pad(size))
                 own = self._for_all
-        found = members if members.ats else None
-        if found:
-            self.lost_before, self.lost = self.lost, []
-        if error:
-            self.lost.append(name)
+        found = self._note(members, error)
         return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
@@ -125,26 +121,37 @@ class Headers(Scanner):
             place += 1
         return None
 
+    def _note(self, members: Members, error: str | None) -> Members | None:
+        """Take down what is lost, and between which members; return them if there are any."""
+        if members.ats:
+            self.lost_before, self.lost = self.lost, []
+        if error:
+            self.lost.append(self._refused)
+            self._refused = None
+        return members if members.ats else None
+
     def _refusal(self, kind: int, name: bytes, own: Mapping[bytes, bytes]) -> str | None:
-        """Why a member cannot be read."""
+        """Why a member cannot be read, and which."""
+        reason = None
         if _DAMAGED in own:
-            return f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
-        if kind == _SPARSE or _HOLES in own:
-            return (
+            reason = f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
+        elif kind == _SPARSE or _HOLES in own:
+            reason = (
                 "expected its whole content, got what is left without its holes. Write the archive "
                 "without --sparse"
             )
-        if kind not in _FILES + _WITHOUT_CONTENT + _ABOUT_THE_ARCHIVE:
-            return (
+        elif kind not in _FILES + _WITHOUT_CONTENT + _ABOUT_THE_ARCHIVE:
+            reason = (
                 f"expected a file, a folder or a link, got a member of type {chr(kind)!r}. Write "
                 "the archive with 'tar --format=posix', in one volume"
             )
-        if kind in _LINKS and (parts := split_name(name)) and parts[1] in self._optional:
-            return (
+        elif kind in _LINKS and (parts := split_name(name)) and parts[1] in self._optional:
+            reason = (
                 "expected its content, got a link. Write the archive with 'tar --dereference "
                 "--hard-dereference'"
             )
-        return None
+        self._refused = name if reason else None
+        return reason and f"{show_name(name)}: {reason}"
 
     def _extended(
         self, kind: int, content: bytes, own: Mapping[bytes, bytes]

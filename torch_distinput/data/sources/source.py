@@ -15,6 +15,7 @@ from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.ready_batches import ReadyStream
+from torch_distinput.data.sources.spot_check import name_subsets
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import (
@@ -175,6 +176,11 @@ class IndexedSource:
     def dataset(self) -> Any:
         """The user's dataset; None where it was taken apart into columns."""
         return self.loader.dataset
+
+    def describe_order(self) -> dict[str, Any]:
+        """What decides which examples come in which order, but for shuffles and samplers."""
+        subsets = name_subsets(self.dataset)
+        return {**self.facts, **subsets, "number of examples": self.num_examples}
 
     def check_length(self, epoch: int) -> None:
         """Refuse a dataset that has grown or shrunk; it was told the epoch.

@@ -36,6 +36,7 @@ from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.progress.state import SUBSET
 from torch_distinput.random_generators import forked_generators, seed_generators
 
 _log = logging.getLogger(__name__)
@@ -128,7 +129,32 @@ def describe_dataset(dataset: object) -> str:
     name = type(dataset).__qualname__
     if type(dataset) is not Subset:
         return name
-    indices = dataset.indices
-    some = [int(index) for index in indices[:: -(-len(indices) // _MOST_HASHED) or 1]]
+    some = _choose_indices(dataset)
     inner = describe_dataset(dataset.dataset)
     return f"{name} of {inner}, indices {some[:3]}... (digest {fingerprint(some):x})"
+
+
+def name_subsets(dataset: object) -> dict[str, str]:
+    """Name the indices of the subsets that a dataset consists of, for states; nothing without."""
+    digest = _digest_subsets(dataset)
+    return {SUBSET: digest} if digest else {}
+
+
+def _digest_subsets(dataset: object) -> str:
+    if isinstance(dataset, Mixture):
+        return " ".join(filter(None, map(_digest_subsets, dataset.sources.values())))
+    if isinstance(dataset, DocumentPacking):
+        return _digest_subsets(dataset.source)
+    # A dataset of Hugging Face that was split or shuffled keeps its indices as a table.
+    table = getattr(dataset, "_indices", None) if hasattr(dataset, "flatten_indices") else None
+    if table is not None:
+        step = -(-len(table) // _MOST_HASHED) or 1
+        return f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
+    if type(dataset) is not Subset:
+        return ""
+    return f"{fingerprint(_choose_indices(dataset)):x} {_digest_subsets(dataset.dataset)}".strip()
+
+
+def _choose_indices(subset: Subset[Any]) -> list[int]:
+    step = -(-len(subset.indices) // _MOST_HASHED) or 1
+    return [int(index) for index in subset.indices[::step]]

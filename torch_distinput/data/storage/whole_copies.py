@@ -1,9 +1,10 @@
-"""Copies that fsspec keeps of whole files: there when they are complete, or not at all.
+"""Find file systems: archives over a network, and copies that fsspec keeps of whole files.
 
-fsspec writes a copy under its final name from the first byte on, and never copies it again. Where
-the connection is cut, where the process ends, or where another process looks meanwhile, the part
-that is there is taken for the file, and the rest of its records is lost without a word. So each
-copy is made here, in a folder beside the others, and moved to its place.
+A copy is there when it is complete, or not at all. fsspec writes it under its final name from the
+first byte on, and never copies it again. Where the connection is cut, where the process ends, or
+where another process looks meanwhile, the part that is there is taken for the file, and the rest of
+its records is lost without a word. So each copy is made here, in a folder beside the others, and
+moved to its place.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from zipfile import BadZipFile
 
 import fsspec.core
 from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.cached import WholeFileCacheFileSystem
 from fsspec.utils import infer_compression
 
+from torch_distinput.data.storage.range_reader import open_ranged
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.errors import ConfigurationError
 
 _WHOLE = ("simplecache", "filecache")
 _IN_BLOCKS = ("blockcache", "cached")
+_ARCHIVES = ("zip", "tar")
 
 
 def find_system(
@@ -54,20 +58,13 @@ def find_system(
             protocols = set(map(_protocol, links[number:]))
             # With others, which belong to the first link, fsspec would make another storage.
             own = {name: storage_options[name] for name in protocols & storage_options.keys()}
-            archive = _find("::".join(links[number:]), own)
+            archive = _find("::".join(links[number:]), own, retries)
             attempt(partial(_keep_whole, *archive), retries)
     try:
-        return attempt(partial(_find, url, storage_options), retries)
-    except (ValueError, BadZipFile, TarError) as error:
-        said = f"{type(error).__name__}: {error}"
-        lacks_ranges = "Cannot seek" in said or "range requests" in said
-        if len(links) == 1 or (isinstance(error, ValueError) and not lacks_ranges):
-            raise
-        msg = f"Expected an archive that can be opened at {url!r}, got {said}"
-        if lacks_ranges:
-            copied = "::simplecache::".join(url.rsplit("::", 1))
-            msg = f"{msg}. The server sends no parts of files: copy the archive first, {copied!r}"
-        raise ConfigurationError(f"{msg}.") from error
+        return attempt(partial(_find, url, storage_options, retries), retries)
+    except (BadZipFile, TarError) as error:
+        msg = f"Expected an archive at {url!r}, got {type(error).__name__}: {error}."
+        raise ConfigurationError(msg) from error
 
 
 def _protocol(link: str) -> str:
@@ -75,18 +72,44 @@ def _protocol(link: str) -> str:
     return name if mark or name in fsspec.available_protocols() else "file"
 
 
-def _find(url: str, storage_options: Mapping[str, Any]) -> tuple[AbstractFileSystem, str]:
+def _find(
+    url: str, storage_options: Mapping[str, Any], retries: Retries
+) -> tuple[AbstractFileSystem, str]:
     # fsspec writes into the options of a link.
     options = {
         name: dict(option) if isinstance(option, Mapping) else option
         for name, option in storage_options.items()
     }
     links = url.split("::")
-    if links[0].startswith("tar://") and links[1:] and _protocol(links[1]) in _WHOLE:
-        # fsspec tells it by the name of the file, and a copy has another one.
-        options["tar"] = {"compression": infer_compression(links[-1]), **options.get("tar", {})}
+    kind = _protocol(links[0])
+    if kind in _ARCHIVES and links[1:]:
+        protocols = set(map(_protocol, links[1:]))
+        behind = {name: options[name] for name in protocols & options.keys()}
+        storage, inner = fsspec.core.url_to_fs("::".join(links[1:]), **behind)
+        if kind == "tar":  # fsspec tells it by the name of the file, and a copy has another one
+            options["tar"] = {"compression": infer_compression(inner), **options.get("tar", {})}
+        if isinstance(storage, AsyncFileSystem):
+            own = {name: options[name] for name in options.keys() - protocols - {kind}}
+            own |= options.get(kind, {})
+            made = fsspec.get_filesystem_class(kind)
+            system = made(fo=_open_archive(storage, inner, url, retries), **own)
+            return system, made._strip_protocol(links[0])  # noqa: SLF001
     system, path = fsspec.core.url_to_fs(url, **options)
     return system, cast("str", path)
+
+
+def _open_archive(storage: AsyncFileSystem, path: str, url: str, retries: Retries) -> IO[bytes]:
+    """Open an archive over a network, of which each part is asked for again if need be."""
+    details = storage.info(path)
+    if details["size"] is None or not details.get("partial", True):
+        copied = "::simplecache::".join(url.rsplit("::", 1))
+        msg = (
+            f"Expected a server that sends parts of files, of which an archive is read, got one "
+            f"that does not: {url!r}. Copy the archive first: {copied!r}."
+        )
+        raise ConfigurationError(msg)
+    fetch = lambda start, stop: storage.cat_file(path, start=start, end=stop)  # noqa: E731
+    return open_ranged(fetch, details["size"], path=path, retries=retries)
 
 
 def open_whole(system: AbstractFileSystem, path: str) -> IO[bytes]:

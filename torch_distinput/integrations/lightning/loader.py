@@ -113,6 +113,7 @@ class Loader:
     @property
     def dataset(self) -> tdi.DistributedDataset:
         """What it plays; made when it is asked for first, on all ranks."""
+        framework.refuse_many_alone(self._trainer)  # each time: it may have evaluated before
         if self._dataset is None:
             distribute = self._progress.strategy.distribute_dataset
             self._dataset = distribute(self._source, **self._arguments)

@@ -116,7 +116,6 @@ class TrainingProgress:
     @property
     def strategy(self) -> tdi.Strategy:
         """The strategy of the trainer's ranks, made when it is asked for first."""
-        framework.refuse_many_alone(self._trainer)  # each time: it may have evaluated before
         if self._strategy is None:
             self._strategy = framework.make_strategy(self._trainer)
         return self._strategy

@@ -40,6 +40,8 @@ LENGTHS = "lengths for the budget"
 
 They go on with a budget all the same, since a place is an example of the order.
 """
+SUBSET = "indices of the subset"
+"""A fact of a recipe, unknown to older states: which part of a dataset is played."""
 SAMPLED = "order of the sampler"
 """A fact of a recipe whose order a sampler of the user's gives."""
 SAMPLER_CURE = (
@@ -183,10 +185,11 @@ def check_recipe(
     here = {
         fact: value
         for fact, value in recipe.items()
-        if fact not in (SETTINGS, READERS, DEALING, LENGTHS) or fact in saved
+        if fact not in (SETTINGS, READERS, DEALING, LENGTHS, SUBSET) or fact in saved
     }
     if state.get("steps") == 0:  # no place in an order yet
-        here.pop(READERS, None)
+        for fact in (READERS, SUBSET):
+            here.pop(fact, None)
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
     if is_whole and SAMPLED in saved:

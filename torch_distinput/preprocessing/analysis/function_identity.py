@@ -232,7 +232,7 @@ def _take_apart(value: Any) -> tuple[Any, ...] | None:
         return (value.__func__,)
     if isinstance(value, property):
         return value.fget, value.fset, value.fdel, getattr(value, "__dict__", None)
-    if isinstance(value, functools.cached_property):
+    if (type(value).__module__, type(value).__name__) == ("functools", "cached_property"):
         return value.attrname, value.func  # not its lock
     return None
 

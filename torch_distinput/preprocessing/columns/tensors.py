@@ -75,7 +75,7 @@ def convert(
         return numbers
     if takes <= {"integers", "integers or NaN"}:
         return _fill_gaps(column, owner)
-    return _convert_any(column, max_bytes)
+    return _convert_any(column, max_bytes, are_numbers=takes != {"any"})
 
 
 def to_floats(values: Any, owner: Owner, missing: str = "error") -> torch.Tensor:
@@ -157,7 +157,7 @@ def _to_array(
         got = f"{values!r:.60} ({error})"
         msg = f"{owner.describe()} takes {expected} in lists of equal lengths, got {got}."
         raise ValueError(msg) from None
-    if array.dtype == np.float64 and isinstance(values, list) and _were_integers(values, array):
+    if array.dtype == np.float64 and _were_integers(values, array):
         raise ValueError(_explain_too_large(owner, f", got {array.max():.0f}"))
     if array.dtype.kind not in "iufb":
         wide = " of at most 64 bits" if array.dtype == object else ""
@@ -165,8 +165,10 @@ def _to_array(
     return array, absent
 
 
-def _were_integers(values: list[Any], array: np.ndarray) -> bool:
+def _were_integers(values: Any, array: np.ndarray) -> bool:
     """Whether NumPy has made floats of integers, as it does of large ones beside others."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return False
     if not (np.abs(array) >= 2.0**63).any():
         return False
     flat, _ = flatten_nested(values)
@@ -257,8 +259,10 @@ def _fill_gaps(column: Any, owner: Owner) -> torch.Tensor:
     return torch.where(absent, torch.nan, values.to(torch.float64))
 
 
-def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStrings:
-    """Let the values say what a column is."""
+def _convert_any(
+    column: Any, max_bytes: int | None, *, are_numbers: bool
+) -> torch.Tensor | PaddedStrings:
+    """Let the values say what a column is; without any, it is one of integers, or of strings."""
     if isinstance(column, torch.Tensor):
         return column
     if isinstance(column, PackedStrings):
@@ -272,10 +276,11 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStr
     there = [value for value in flat if not is_none(value)]
     first = next((value for value in there if not is_missing(value)), None)
     # Batches have numbers in arrays, so a list of nothing is one of strings.
-    if not there or isinstance(first, (str, bytes)):
+    if isinstance(first, (str, bytes)) or not (there or are_numbers):
         return pack_strings(column, max_bytes)
     # As NumPy types them, which the layers do on the host: torch's floats would be float32.
-    numbers = np.array([np.nan if is_missing(value) else value for value in flat])
+    kind = None if flat else np.int64
+    numbers = np.array([np.nan if is_missing(value) else value for value in flat], kind)
     if has_rounded(there, numbers):
         msg = (
             "Expected integers up to 2**53 beside floats, and beside None, which is NaN among "

@@ -139,12 +139,15 @@ class Hashing(Layer):
         return nest([self._fill(value) for value in flat], shape)
 
     def _as_strings(self, inputs: Any) -> Any:
-        """Take a batch of NaN alone for one of None: who stacked it saw no string in it."""
-        if torch.compiler.is_compiling() or not isinstance(inputs, torch.Tensor):
+        """Take a batch of NaN alone, or of nothing, for one of None: who made it saw no string."""
+        if torch.compiler.is_compiling():
             return inputs
-        if not inputs.is_floating_point() or not inputs.numel() or not inputs.isnan().all():
+        floats = inputs.numpy(force=True) if isinstance(inputs, torch.Tensor) else inputs
+        if not isinstance(floats, np.ndarray) or floats.dtype.kind != "f":
             return inputs
-        return nest([None] * inputs.numel(), tuple(inputs.shape))
+        if not np.isnan(floats).all():
+            return inputs
+        return nest([None] * floats.size, floats.shape)
 
     def _fill(self, value: Any) -> Any:
         """Beside NaN, NumPy and pandas make floats of integers."""

@@ -1,0 +1,49 @@
+"""A state names the part of a dataset that it is of: another part has other examples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+import torch_distinput as tdi
+from tests.distribute.example_sources import Squares
+
+
+def half_of(kind, seed):
+    """Half of a dataset, as random_split deals it."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = TensorDataset(torch.arange(20)) if kind == "columns" else Squares(20)
+    half, rest = random_split(whole, [10, 10], generator=generator)
+    if kind == "loader":
+        return DataLoader(half, batch_size=2)
+    named = {"half": half, "rest": rest}
+    return tdi.mix(named, weights=(1, 1)) if kind == "mixture" else half
+
+
+def distributed(kind, seed):
+    size = {} if kind == "loader" else {"global_batch_size": 2}
+    return tdi.OneDeviceStrategy("cpu").distribute_dataset(half_of(kind, seed), **size)
+
+
+def count_steps(kind, seed, state):
+    """Those that are left."""
+    dataset = distributed(kind, seed)
+    dataset.load_state_dict(state)
+    return sum(1 for _ in dataset)
+
+
+@pytest.mark.parametrize("kind", ["columns", "examples", "loader", "mixture"])
+def test_a_state_of_another_part(kind):
+    """As of a random_split that nobody seeds; before the first step any part will do."""
+    with iter(distributed(kind, 0)) as iterator:
+        before = iterator.state_dict()
+        next(iterator)
+        state = iterator.state_dict()
+    num_steps = 10 if kind == "mixture" else 5
+    assert num_steps - 1 == count_steps(kind, 0, state)
+    assert num_steps == count_steps(kind, 1, before)
+    with pytest.raises(tdi.ConfigurationError, match="indices of the subset was"):
+        count_steps(kind, 1, state)
+    older = [fact for fact in state["recipe"] if "subset" not in fact[0]]
+    assert num_steps - 1 == count_steps(kind, 1, {**state, "recipe": older})
