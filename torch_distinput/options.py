@@ -208,7 +208,7 @@ def check_options(options: object) -> InputOptions:
         return InputOptions()
     if not isinstance(options, InputOptions):
         msg = (
-            f"options must be an InputOptions, got {options!r}. Write for example "
+            f"options must be an InputOptions, got {options!r:.80}. Write for example "
             'InputOptions(auto_shard_policy="file").'
         )
         raise TypeError(msg)
@@ -218,7 +218,7 @@ def check_options(options: object) -> InputOptions:
 def check_flag(name: str, value: object) -> bool:
     """Return a bool, or say what came instead: ``"no"`` and 100 would be taken for True."""
     if not isinstance(value, (bool, np.bool_)):
-        msg = f"{name} must be True or False, got {value!r} of type {type(value).__name__}."
+        msg = f"{name} must be True or False, got {value!r:.80} of type {type(value).__name__}."
         raise TypeError(msg)
     return bool(value)
 
@@ -227,7 +227,7 @@ def check_count(name: str, value: object, *, minimum: int) -> int:
     """Return a whole number of at least ``minimum``, or say what came instead."""
     index = getattr(type(value), "__index__", None)
     if isinstance(value, bool) or index is None:
-        msg = f"{name} must be a whole number, got {value!r} of type {type(value).__name__}."
+        msg = f"{name} must be a whole number, got {value!r:.80} of type {type(value).__name__}."
         raise TypeError(msg)
     number = int(index(value))
     if number < minimum:

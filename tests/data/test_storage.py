@@ -341,3 +341,9 @@ def test_threads_do_not_share_a_position_in_memory():
     opened = filesystem.open_file(info, {}, bad=print, retries=Retries())
     with opened.open() as one, opened.open() as other:
         assert one.readline() == other.readline() == b"1\n"
+
+
+@pytest.mark.parametrize("braces", ["{00..99}", "{a,b}"])
+def test_braces_are_not_expanded_and_the_error_says_so(tmp_path, braces):
+    with pytest.raises(FileNotFoundError, match="braces are not expanded. Write a glob"):
+        filesystem.list_files([f"{tmp_path}/train-{braces}.tar"], {})

@@ -122,7 +122,7 @@ def build_from_function(
     from torch_distinput.engine.streamed_input import StreamedInput  # noqa: PLC0415
 
     if not callable(dataset_fn):
-        msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
+        msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r:.80}."
         raise TypeError(msg)
     topology = session.topology
     splitter = Splitter(

@@ -194,8 +194,9 @@ class EpochWarnings:
             self._tells_empty = False
             _log.warning(
                 "%s: expected at least one step in epoch %d, got none, and nothing was trained on: "
-                "the source is empty, or drop_last=True left out all of it, because it has fewer "
-                "examples than a global batch. Check the source, or choose a smaller batch.",
+                "the source is empty, a filter kept nothing of it, or drop_last=True left out all "
+                "of it, because it has fewer examples than a global batch. Check the source and "
+                "the filter, or choose a smaller batch.",
                 self._name,
                 record.before.epoch,
             )

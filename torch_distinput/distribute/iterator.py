@@ -11,6 +11,7 @@ any        _ending              _ending   one assignment; the finalizer that end
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from torch_distinput.options import InputOptions
     from torch_distinput.plan.progress.delivered import Progress
 
+_log = logging.getLogger(__name__)
+
 
 class DistributedIterator(Distributed, StepIterator):
     """Yields one step after another (``tf.distribute.DistributedIterator``).
@@ -64,6 +67,7 @@ class DistributedIterator(Distributed, StepIterator):
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0
+        self._num_asked_late = 0  # how often for an iterator of which all was delivered
         self._totals = TraceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
@@ -90,7 +94,20 @@ class DistributedIterator(Distributed, StepIterator):
         return f"DistributedIterator(epoch={record.before.epoch}, steps={record.steps}, {state})"
 
     def __iter__(self) -> DistributedIterator:
-        """Return itself."""
+        """Return itself; says so if it is looped over in further epochs, where nothing is left.
+
+        Who takes steps in groups, by ``islice``, asks once after the end, too.
+        """
+        record = self._run.record
+        self._num_asked_late += record.ended
+        if self._num_asked_late == 2:
+            self._num_asked_late += 1
+            _log.warning(
+                "Expected an iterator with steps to come, got that of epoch %d, of which all were "
+                "delivered: a loop over it has none. For another epoch call iter(dataset), or "
+                "dataset.steps(), again.",
+                record.before.epoch,
+            )
         return self
 
     def __next__(self) -> Any:

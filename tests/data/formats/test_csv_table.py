@@ -268,3 +268,13 @@ def test_a_later_number_that_floats_do_not_hold_is_bad(monkeypatch):
 def test_zeros_under_a_type_that_was_given_are_not_told(caplog, dtype):
     read("zip\n01234\n", columns={"zip": dtype})
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_first_line_of_numbers_that_is_taken_for_names_is_told(caplog, header):
+    csv_table._told.clear()
+    for _ in range(2):
+        read("1,2.5\n3,4\n", header=header)
+    read("a,2\n3,4\n")
+    assert header == len(caplog.messages)
+    assert all("has numbers: 1, 2.5." in told for told in caplog.messages)

@@ -260,7 +260,7 @@ def kind_of(leaf: Any) -> LeafKind:
     for kind in KINDS:
         if isinstance(leaf, kind.leaf_type) and kind.has(leaf):
             return kind
-    cure = "If collate_fn makes a single value, give it a dimension of rows, shape (1,)"
+    cure = "If collate_fn makes a single value, repeat it for each row, shape (rows,)"
     if type(leaf) in _TEXT:
         cure = "Make a list of the strings in a tuple, as default_collate gives them, in collate_fn"
     msg = (

@@ -83,6 +83,8 @@ class CSV(Reader):
             if first is None:
                 return
             names = first[1] if self.header else self._names(len(first[1]))
+            if self.header:
+                _warn_of_header(file.path, names)
             head = rows.take(len(names), None if self.header else first)
             table = _Table(file, names, self.columns, head)
             while head:
@@ -246,6 +248,25 @@ def _is_new(what: str, name: str) -> bool:
     is_new = (what, name) not in _told
     _told.add((what, name))
     return is_new
+
+
+def _warn_of_header(path: str, names: list[str]) -> None:
+    if not all(map(_is_number, names)) or not _is_new("header", ""):
+        return
+    _log.warning(
+        "%s: the first line is taken for the names of the columns, but has numbers: %s. If it is a "
+        "record, pass reader=readers.CSV(header=False). (Logged once.)",
+        path,
+        ", ".join(names[:5]),
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _warn_of_blank(path: str, line: int, name: str) -> None:

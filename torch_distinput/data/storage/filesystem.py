@@ -25,7 +25,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_distinput.data.storage.compression import Decompressed, decompressor, without_query
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
-from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
+from torch_distinput.data.storage.glob_matches import choose_matches, has_magic, refuse_braces
 from torch_distinput.data.storage.glob_walk import GlobWalks
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.local_folder import store_local_folder
@@ -325,6 +325,7 @@ def _find_literally(system: AbstractFileSystem, path: str) -> Mapping[str, Any] 
             return cast("Mapping[str, Any]", attempt(lambda: system.info(path), Retries()))
     except OSError as error:
         if not has_magic(path) or may_pass(error):
+            refuse_braces(path, error)
             raise
     return None
 

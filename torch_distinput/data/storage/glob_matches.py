@@ -63,3 +63,13 @@ def _is_hidden(path: str, folder: str) -> bool:
 @functools.cache  # once for each pattern
 def _say_left_out(pattern: str, count: int, reason: str, level: int) -> None:
     _log.log(level, "%d matches of %s are left out: %s.", count, pattern, reason)
+
+
+def refuse_braces(path: str, error: OSError) -> None:
+    """Say of a path like ``train-{00..99}.tar``, which does not exist, that it is no glob."""
+    if isinstance(error, FileNotFoundError) and re.search(r"\{\w+\.\.\w+\}|\{.*,.*\}", path):
+        msg = (
+            f"No file {path!r}: braces are not expanded. Write a glob, as in 'train-*.tar', or "
+            "pass a list of paths."
+        )
+        raise FileNotFoundError(msg) from error

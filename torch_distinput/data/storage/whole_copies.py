@@ -9,6 +9,7 @@ moved to its place.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ import fsspec.core
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.cached import WholeFileCacheFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_compression
 
 from torch_distinput.data.storage.range_reader import open_ranged
@@ -88,7 +90,7 @@ def _find(
         storage, inner = fsspec.core.url_to_fs("::".join(links[1:]), **behind)
         if kind == "tar":  # fsspec tells it by the name of the file, and a copy has another one
             options["tar"] = {"compression": infer_compression(inner), **options.get("tar", {})}
-        if isinstance(storage, AsyncFileSystem):
+        if isinstance(storage, (AsyncFileSystem, MemoryFileSystem)):
             own = {name: options[name] for name in options.keys() - protocols - {kind}}
             own |= options.get(kind, {})
             made = fsspec.get_filesystem_class(kind)
@@ -98,8 +100,15 @@ def _find(
     return system, cast("str", path)
 
 
-def _open_archive(storage: AsyncFileSystem, path: str, url: str, retries: Retries) -> IO[bytes]:
-    """Open an archive over a network, of which each part is asked for again if need be."""
+def _open_archive(
+    storage: AsyncFileSystem | MemoryFileSystem, path: str, url: str, retries: Retries
+) -> IO[bytes]:
+    """Open an archive over a network, of which each part is asked for again if need be.
+
+    One in memory has a single file, whose position all threads would share.
+    """
+    if isinstance(storage, MemoryFileSystem):
+        return io.BytesIO(storage.cat_file(path))
     details = storage.info(path)
     if details["size"] is None or not details.get("partial", True):
         copied = "::simplecache::".join(url.rsplit("::", 1))

@@ -27,6 +27,12 @@ class DistributedSteps(Distributed, Iterator["Step"]):
         self._iterator: Any = None
         self._cure: str | None = None  # how losses are averaged, where an integration plays it
 
+    def __iter__(self) -> DistributedSteps:
+        """Return itself; says so if all steps were delivered."""
+        if self._iterator is not None:
+            iter(self._iterator)
+        return self
+
     def __next__(self) -> Step:
         """Return the next step. Raises what ``next()`` of ``iter(dataset)`` raises."""
         if self._iterator is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -115,9 +114,14 @@ class _Groups(Iterator[StepGroup]):
         self._weights = weights
         self._begun: list[Step] = []  # of a group that an error, or Ctrl-C, came into
 
+    def __iter__(self) -> _Groups:
+        """Return itself; the steps say so if all of them were delivered."""
+        iter(self._steps)
+        return self
+
     def __next__(self) -> StepGroup:
         """Take the steps of the next group; raises what they raise."""
-        for step in islice(self._steps, self._num_steps - len(self._begun)):
+        while len(self._begun) < self._num_steps and (step := next(self._steps, None)) is not None:
             self._begun.append(step)
         group = StepGroup(self._begun)
         if not group:
