@@ -96,6 +96,32 @@ def test_what_a_member_is(identity, name):
     assert identity(one, 1) != identity(other, 1)
 
 
+@pytest.mark.parametrize("name", ["job", "queue", "torch_like"])
+def test_a_module_of_the_users_may_be_called_like_one_of_python(name, monkeypatch):
+    module = types.ModuleType(name)
+    module.__file__ = f"/home/me/{name}.py"
+    monkeypatch.setitem(sys.modules, name, module)
+    functions = {}
+    for factor in (1, 2):
+        known = {"__name__": name}
+        exec(f"def fn(x): return x * {factor}", known)  # noqa: S102
+        functions[factor] = known["fn"]
+    assert identify(functions[1]) != identify(functions[2])
+
+
+def test_an_annotation_without_an_identity_does_not_hide_the_others():
+    made = []
+    for factor in (1, 2):
+        known = {"__name__": "job"}
+        head = f"import threading\nclass A:\n  def g(self): return {factor}\nclass Lock:\n"
+        head += "  def __init__(self): self.lock = threading.Lock()\n"
+        head += "  def __repr__(self): return 'Lock'\n"
+        code = f"{head}def fn(x: Lock(), y: A): ..."
+        exec(compile(code, "job", "exec", dont_inherit=True), known)  # noqa: S102
+        made.append(known["fn"])
+    assert identify(made[0]) != identify(made[1])
+
+
 def test_a_script_that_another_program_started(monkeypatch):
     """As in a worker of Ray, whose main module is its own: functions have the name all the same."""
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))

@@ -99,6 +99,19 @@ def test_a_file_that_is_there_twice_is_bad_also_if_nobody_wants_it():
     assert len(reasons) == 1
 
 
+def test_a_later_record_with_a_file_twice_is_bad():
+    found, reasons = read(Tar(), archive([("1.a", b"1"), ("2.a", b"2"), ("2.a", b"3")]))
+    assert [{"__key__": "1", "a": b"1"}] == found
+    assert len(reasons) == 1
+
+
+def test_a_file_called_like_the_keys_is_no_column():
+    """It would stand in their place."""
+    found, reasons = read(Tar(), archive([("1.a", b"1"), ("1.__key__", b"other")]))
+    assert not found
+    assert len(reasons) == 1
+
+
 @pytest.mark.parametrize("strings", ["list", "packed"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_dataset_delivers_each_record_once(tmp_path, monkeypatch, strings, mapped):
@@ -135,6 +148,10 @@ def test_a_dataset_delivers_each_record_once(tmp_path, monkeypatch, strings, map
         ({"columns": ["JPG"]}, "in lower case"),
         ({"columns": [".jpg"]}, "as in"),
         ({"columns": [b"jpg"]}, "as in"),
+        ({"columns": ["a/b"]}, "as in"),
+        ({"columns": ["__key__"]}, "as in"),
+        ({"columns": {"a", "b"}}, "as in"),
+        ({"columns": 5}, "as in"),
         ({"optional": ["a", "a"]}, "optional must be different"),
         ({"columns": ["a", "b"], "optional": ["b"]}, "'b'.* got both"),
     ],

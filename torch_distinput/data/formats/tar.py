@@ -11,6 +11,7 @@ from torch_distinput.data.formats.framing import walk
 from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.tar_headers import Headers, Members, split_name
 from torch_distinput.data.formats.tar_records import (
+    KEY,
     Files,
     RecordLayout,
     columns_of_first_record,
@@ -148,8 +149,9 @@ def _contents(window: bytes, members: Members, *, packed: bool) -> list[Any]:
 
 def _names(argument: str, given: Sequence[str]) -> tuple[str, ...]:
     """Check names of files."""
-    names = () if isinstance(given, str) else tuple(given)
-    good = all(isinstance(n, str) and n.strip("./") == n.lower() == n != "" for n in names)
+    names = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    good = all(isinstance(n, str) and n.strip(".") == n.lower() == n != "" for n in names)
+    good = good and "/" not in "".join(names) and KEY not in names
     if not names or not good or len({*names}) < len(names):
         msg = (
             f"{argument} must be different extensions in lower case, as in ['jpg', 'cls'], got "

@@ -15,7 +15,7 @@ from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, join_bytes
 
 _log = logging.getLogger(__name__)
-_KEY = "__key__"
+KEY = "__key__"
 _DAMAGE = b""
 """Stands in a record for what could not be read beside its files; no file has this name."""
 _LARGE_CHUNKS = 4
@@ -42,6 +42,7 @@ class RecordLayout(NamedTuple):
         required = columns if _DAMAGE in found else columns - self.optional
         return (
             len(found) == len(names)
+            and KEY.encode() not in columns
             and found >= required
             and (self.is_chosen or found - {_DAMAGE} <= columns)
         )
@@ -170,7 +171,7 @@ def _regular_chunk(layout: RecordLayout, files: Files) -> dict[str, list[Any]] |
     if not regular:
         return None
     try:
-        chunk: dict[str, list[Any]] = {_KEY: [key.decode() for key in keys]}
+        chunk: dict[str, list[Any]] = {KEY: [key.decode() for key in keys]}
     except UnicodeDecodeError:
         return None
     for name in layout.columns:
@@ -201,7 +202,7 @@ def _row(file: InputFile, layout: RecordLayout, files: Files) -> list[Any] | Non
 
 
 def _chunk(layout: RecordLayout, rows: list[list[Any]]) -> dict[str, list[Any]]:
-    names = [_KEY, *map(show_name, layout.columns)]
+    names = [KEY, *map(show_name, layout.columns)]
     return {name: [row[number] for row in rows] for number, name in enumerate(names)}
 
 
@@ -211,7 +212,7 @@ def pack_chunk(chunk: dict[str, list[Any]]) -> dict[str, PackedStrings]:
 
 
 def _pack(name: str, column: list[Any]) -> PackedStrings:
-    if name == _KEY:
+    if name == KEY:
         return PackedStrings.from_list(column, str)
     absent = [content is None for content in column]
     if not any(absent):

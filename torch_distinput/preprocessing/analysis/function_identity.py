@@ -22,6 +22,7 @@ from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
+_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _ADDED = {
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
@@ -173,15 +174,17 @@ class _Walk:
 
     def _describe_types(self, value: Any) -> list[str]:
         """Say what types a function or class names, of which it may make a schema."""
-        known, met = _read_types(value), dict(self._met)
-        try:
-            return [f"{name} {self.digest(kind)}" for name, kind in known.items()]
-        except UnknownIdentityError:
-            said = [f"{name} {kind!r}" for name, kind in known.items()]
-            if any(_ADDRESS in text for text in said):
-                raise
-            self._met = met  # what was met on the way is said nowhere
-            return said
+        said = []
+        for name, kind in _read_types(value).items():
+            met = dict(self._met)
+            try:
+                said.append(f"{name} {self.digest(kind)}")
+            except UnknownIdentityError:
+                if _ADDRESS in repr(kind):
+                    raise
+                self._met = met  # what was met on the way is said nowhere
+                said.append(f"{name} {kind!r}")
+        return said
 
     def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
@@ -206,9 +209,11 @@ def _is_of_user(name: str) -> bool:
     """Whether a module is the user's own, which may change from run to run."""
     if name in _MAIN:
         return True
-    if name.partition(".")[0] in {*sys.stdlib_module_names, "torch_distinput"}:
+    package, file = name.partition(".")[0], getattr(sys.modules.get(name), "__file__", None)
+    if package == "torch_distinput":
         return False
-    file = getattr(sys.modules.get(name), "__file__", None)
+    if package in sys.stdlib_module_names:  # or a file of the user's has its name, as queue.py
+        return file is not None and not file.startswith(_STANDARD)
     return file is None or not file.startswith(_INSTALLED)
 
 
