@@ -96,6 +96,20 @@ def test_what_a_member_is(identity, name):
     assert identity(one, 1) != identity(other, 1)
 
 
+def test_the_order_of_a_set_is_no_part_of_it():
+    """Functions lie in a set by their place in memory, and these have one helper in common."""
+    code = "def helper(x): return x\n"
+    code += "".join(f"def f{n}(x): return helper(x) + {n}\n" for n in range(9))
+    code += "ALL = {f0, f1, f2, f3, f4, f5, f6, f7, f8}\ndef fn(x): return [f(x) for f in ALL]"
+    held, found = [], set()
+    for _ in range(9):
+        known = {"__name__": "job"}
+        exec(code, known)  # noqa: S102
+        held.append(known)
+        found.add(identify(known["fn"]))
+    assert 1 == len(found)
+
+
 @pytest.mark.parametrize("name", ["job", "queue", "torch_like"])
 def test_a_module_of_the_users_may_be_called_like_one_of_python(name, monkeypatch):
     module = types.ModuleType(name)

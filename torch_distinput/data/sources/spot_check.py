@@ -146,7 +146,8 @@ def _digest_subsets(dataset: object) -> str:
     if isinstance(dataset, DocumentPacking):
         return _digest_subsets(dataset.source)
     # A dataset of Hugging Face that was split or shuffled keeps its indices as a table.
-    table = getattr(dataset, "_indices", None) if hasattr(dataset, "flatten_indices") else None
+    is_of_datasets = type(dataset).__module__.partition(".")[0] == "datasets"
+    table = getattr(dataset, "_indices", None) if is_of_datasets else None
     if table is not None:
         step = -(-len(table) // _MOST_HASHED) or 1
         return f"{fingerprint(table.column(0)[::step].to_pylist()):x}"

@@ -110,15 +110,16 @@ def _open_archive(
     if isinstance(storage, MemoryFileSystem):
         return io.BytesIO(storage.cat_file(path))
     details = storage.info(path)
-    if details["size"] is None or not details.get("partial", True):
+    size = details.get("size") if details.get("partial", True) else None
+    if size is None:
         copied = "::simplecache::".join(url.rsplit("::", 1))
         msg = (
-            f"Expected a server that sends parts of files, of which an archive is read, got one "
+            "Expected a server that sends parts of files, of which an archive is read, got one "
             f"that does not: {url!r}. Copy the archive first: {copied!r}."
         )
         raise ConfigurationError(msg)
     fetch = lambda start, stop: storage.cat_file(path, start=start, end=stop)  # noqa: E731
-    return open_ranged(fetch, details["size"], path=path, retries=retries)
+    return open_ranged(fetch, size, path=path, retries=retries)
 
 
 def open_whole(system: AbstractFileSystem, path: str) -> IO[bytes]:

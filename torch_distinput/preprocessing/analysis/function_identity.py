@@ -103,7 +103,7 @@ class _Walk:
         if isinstance(value, types.MappingProxyType):  # such as the metadata of a dataclass's field
             return f"mapping {self.digest(dict(value))}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
-            return f"set {sorted(map(self._branch().digest, value))}"
+            return f"set {sorted(self._branch().digest(member) for member in value)}"
         if (schema := self._describe_schema(value)) is not None:
             return schema
         if isinstance(value, types.CodeType):
