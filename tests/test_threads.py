@@ -96,6 +96,7 @@ def test_a_child_can_set_an_event():
         leave.set()
 
 
+@pytest.mark.slow
 def test_a_child_of_a_loader_process_is_none():
     with threads.forking_loaders():
         assert 0 == forked(lambda: int(not threads.is_loader_process()))

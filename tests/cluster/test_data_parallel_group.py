@@ -74,6 +74,7 @@ def play_another(_):
     return "", ""
 
 
+@pytest.mark.slow
 def test_ranks_of_one_place_that_read_other_rows_hear_of_it():
     ranks = run_ranks(play_another, 4)
     assert {"MismatchError", "PeerFailedError"} >= {kind for kind, _ in ranks}

@@ -89,6 +89,7 @@ def test_all_workers_get_all_bytes_in_worker_order_after_so_many_rounds_as_digit
     assert {(LENGTH + LENGTH_BYTES) * (size - 1)} == set(map(sum, sent))
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=9))
 def test_workers_may_have_different_numbers_of_bytes(parts):
     assert [parts] * len(parts) == play(parts)[0]

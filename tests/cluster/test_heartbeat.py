@@ -49,5 +49,6 @@ def test_an_error_of_the_board_is_noted(error, said):
     assert said == str(beat_until_the_end(error))
 
 
+@pytest.mark.slow
 def test_a_board_that_was_closed_on_purpose_is_none():
     assert beat_until_the_end(BoardClosedError("by close()", on_purpose=True)) is None

@@ -163,6 +163,7 @@ def leave_at_different_steps(strategy, **keywords):
     return dataset
 
 
+@pytest.mark.slow
 def test_workers_that_left_an_epoch_at_different_steps_stop_at_one():
     """Each iteration begins with one count of all workers, whatever they delivered before."""
 
@@ -200,6 +201,7 @@ def test_who_has_left_after_the_end_of_data_has_left_nobody_alone():
     assert [1000, 1000] == simulate(work, num_workers=2)
 
 
+@pytest.mark.slow
 def test_who_has_left_need_not_answer():
     """A worker that ended in order takes no part; the others stop together."""
     gone = threading.Event()
@@ -230,6 +232,7 @@ def test_who_has_left_need_not_answer():
     assert first != "never"
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_named():
     """The wait for the votes has the limit of every wait."""
 

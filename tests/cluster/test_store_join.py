@@ -136,6 +136,7 @@ def test_another_worker_joins_for_one_that_is_stopped(store, die):
     assert "0,1,2" == wait(workers[0], timeout=0.1)
 
 
+@pytest.mark.slow
 def test_a_second_worker_takes_over_when_the_first_has_died_too(store):
     workers = joins(store)
     for worker in workers[:2]:

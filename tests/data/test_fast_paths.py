@@ -69,6 +69,7 @@ def shown(tree):
     return tree
 
 
+@pytest.mark.slow
 @given(st.lists(trees, min_size=1, max_size=4))
 def test_slots_carry_what_torch_carries(results):
     """One after another through the same slots; and torch's way, when all slots are taken."""

@@ -23,6 +23,7 @@ FILES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(FILES, max_size=12))
 def test_files_come_back_in_order(files):
     listing = FileListing(iter(files))

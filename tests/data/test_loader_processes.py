@@ -75,6 +75,7 @@ def test_a_prefetch_factor_is_kept(factor):
     assert factor == most_ahead(1000, prefetch_factor=factor)
 
 
+@pytest.mark.slow
 def test_batches_that_grow_go_less_far_ahead():
     """The largest until now counts, from where it was seen."""
     sizes = [1000] * 40 + [_AHEAD_BYTES] * 40
@@ -182,6 +183,7 @@ def wait_at(task):
     return os.read(task, 1) if task else os.getpid()
 
 
+@pytest.mark.slow
 def test_a_run_that_a_thread_waits_in():
     """Its processes are left to it; the next run has others, and the one after has these."""
     loader = processes(wait_at, num_workers=1, persistent=True)
@@ -207,6 +209,7 @@ def interrupt_main(task):
     return task
 
 
+@pytest.mark.slow
 def test_an_interrupted_run():
     """Nobody knows what it has read of a message: the next one has new processes."""
     loader = processes(interrupt_main, num_workers=1, grouped=False, persistent=True)
@@ -216,6 +219,7 @@ def test_an_interrupted_run():
     assert [0, 1] == list(loader.run(iter(range(2))))
 
 
+@pytest.mark.slow
 def test_processes_that_ended_between_two_runs():
     """As those of a program do that the user interrupts: new ones come without a word."""
     loader = processes(wait_at, num_workers=2, persistent=True)

@@ -46,6 +46,7 @@ def list_rows(mixed):
 sources_of_rows = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(sources_of_rows, st.data())
 def test_rows_stay_with_their_source(sources, data):
     """Slices, choices and what is joined again are those of the plain list."""

@@ -260,6 +260,7 @@ lines = st.lists(
 ).map(b"".join)
 
 
+@pytest.mark.slow
 @given(content=lines, on_error=st.sampled_from(["raise", "skip"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_lines_end_where_they_end_in_lists(tmp_path_factory, content, on_error):

@@ -54,6 +54,7 @@ def test_bytes_of_rows(values):
     assert sum(len(v or b"") for v in encoded) == packed.num_bytes() == len(packed.narrow().data)
 
 
+@pytest.mark.slow
 @given(columns, st.data())
 def test_slices_and_indices_are_those_of_the_list(values, data):
     packed = within(PackedStrings.from_list(values))

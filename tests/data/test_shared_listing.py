@@ -89,6 +89,7 @@ print(len(list(listing)))
 """
 
 
+@pytest.mark.slow
 def test_a_list_that_another_process_maps_stays(root):
     shared = share_listing(FileListing(FILES))
     with subprocess.Popen(

@@ -97,6 +97,7 @@ def test_an_operation_behind_a_shuffle_sees_whole_windows():
     assert read_windows(lambda *_: iter(()), last, KEY, Cursor()) is None
 
 
+@pytest.mark.slow
 @given(sizes.filter(len), st.sampled_from(["", LONG]), st.data())
 def test_a_pool_takes_what_joined_batches_would(sizes, filling, data):
     ends = np.cumsum(sizes).tolist()

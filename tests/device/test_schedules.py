@@ -23,6 +23,7 @@ from torch_distinput.testing.tracing_backend import TracingBackend
 LAYOUTS = [["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"], ["cuda:1", "cpu"]]
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     devices=st.sampled_from(LAYOUTS),
@@ -96,6 +97,7 @@ def test_the_machine_is_right_without_its_clocks():
     assert not has_outcome(AssertionError, [NO_CLOCKS], seeds=40)
 
 
+@pytest.mark.slow
 def test_a_thread_of_its_own():
     """The same over the real thread, whose moments nobody chooses."""
     for seed in range(20):

@@ -100,6 +100,7 @@ def test_an_accelerators_way_gives_wrong_values_where_events_do_nothing():
     assert has_outcome(AssertionError, [NO_CLOCKS], seeds=40, **way)
 
 
+@pytest.mark.slow
 def test_the_same_way_is_sound_where_events_work():
     """It is the events that make the difference, not the plays."""
     assert not has_outcome(RaceError, [], seeds=20)
@@ -230,6 +231,7 @@ def test_a_tpu_gets_its_backend_and_ordinary_memory():
     assert host_memory([tpu, torch.device("cuda")]) is not None
 
 
+@pytest.mark.slow
 def test_a_thread_of_its_own():
     """The plays over the real thread, whose moments nobody chooses."""
     for seed in range(20):

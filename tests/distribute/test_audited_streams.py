@@ -259,6 +259,7 @@ def test_objects_that_differ_are_noticed_without_an_audit():
     simulate(work, num_workers=2)
 
 
+@pytest.mark.slow
 def test_nothing_is_watched_without_an_audit(monkeypatch):
     """Nor where a single worker reads."""
     monkeypatch.setattr(example_streams, "Witness", None)

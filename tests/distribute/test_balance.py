@@ -40,6 +40,7 @@ rules = st.sampled_from(["split", "even"])
 names = st.sampled_from(list(SOURCES))
 
 
+@pytest.mark.slow
 @some
 @given(names, st.integers(1, 14), clusters, rules, st.booleans(), st.booleans(), st.booleans())
 def test_the_same_steps_dealt_better(name, size, cluster, rule, shuffle, drop_last, is_padded):

@@ -31,12 +31,14 @@ some = settings(max_examples=300 if LONG else 15)
 rules = st.sampled_from(["split", "even"])
 
 
+@pytest.mark.slow
 def test_a_stream_in_a_loader_process():
     """What steps cost travels with them."""
     expected = play(stream_of(range(COUNT)), 9, (2, 1), balance=cost_of)
     assert expected == play(stream_of(range(COUNT)), 9, (2, 1), balance=cost_of, num_workers=1)
 
 
+@pytest.mark.slow
 @some
 @given(st.integers(1, 14), st.tuples(st.integers(1, 3), st.just(2)), rules, st.integers(0, 9))
 def test_off_deals_to_the_replicas_of_a_worker(size, cluster, rule, steps):

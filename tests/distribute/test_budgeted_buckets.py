@@ -48,6 +48,7 @@ def test_batches_of_a_window_are_as_full_as_they_can_be(lengths, budget, shuffle
         assert counted[batch].sum() <= budget < counted[batch].sum() + counted[first]
 
 
+@pytest.mark.slow
 @settings(max_examples=100 if LONG else 8)
 @given(lengths_of_windows, st.integers(1, 12), st.booleans(), clusters, clusters, st.data())
 def test_one_order_for_all_workers(lengths, window, shuffle, cluster, other, data):
@@ -82,6 +83,7 @@ def test_a_batch_has_examples_of_about_one_length():
     assert waste[1] < 0.5 * waste[0]
 
 
+@pytest.mark.slow
 def test_a_resume_on_any_cluster_has_the_rest():
     lengths = [3, 9, 1, 4, 4, 8, 2, 2, 6]
     source = bucketed(lengths, 5)

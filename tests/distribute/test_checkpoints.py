@@ -183,6 +183,7 @@ def load_on_ranks(folder, strategy):
     return [x for step in dataset for x in step.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(ONE_PROCESS)
 def test_dcp_on_ranks(folder):
     """Saved by two ranks; loaded by two, by three, and by one without a process group."""

@@ -99,6 +99,7 @@ def test_it_is_said_until_the_dataset_begins_anew():
     assert [(0, 28)] * 2 == simulate(work, num_workers=2)
 
 
+@pytest.mark.slow
 def test_other_ways_out_of_a_loop():
     """Left behind the last step by some; open; an evaluation inside; another epoch."""
 
@@ -161,6 +162,7 @@ class BrokenLater(Broken):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_an_error_behind_which_another_rank_would_have_ended():
     """It waits for all at the end, so that it saves no state of rows that never came."""
     delivered = threading.Event()

@@ -91,6 +91,7 @@ def test_threads_change_nothing(tmp_path, name, num_ranks):
         assert expected == played(source, num_ranks, num_threads=num_threads)
 
 
+@pytest.mark.slow
 def test_processes_and_threads_are_alike():
     """As far as anybody can see."""
     assert played(Rows(), 1, num_threads=2) == played(Rows(), 1, num_workers=2)
@@ -107,6 +108,7 @@ def test_resume_at_every_step(tmp_path, name):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     fails_at=st.integers(0, 22),

@@ -90,6 +90,7 @@ def test_known_lengths_change_nothing(
     assert played[0] == played[1]
 
 
+@pytest.mark.slow
 @given(file_sizes, st.integers(1, 9), clusters, st.booleans(), st.booleans(), st.booleans())
 def test_exactly_once(sizes, size, cluster, counted, shuffle, by_data):
     """C1 for files that are split, also fewer than there are workers."""

@@ -137,6 +137,7 @@ def test_files_are_shuffled_anew_in_each_pass(tmp_path, policy):
     assert_resumes_everywhere(make, num_workers=1, elsewhere=((2, 1),) if policy == "data" else ())
 
 
+@pytest.mark.slow
 def test_shards_are_dealt_out():
     """Shards of streams, each source by itself."""
     sources = {

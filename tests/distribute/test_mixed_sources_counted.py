@@ -78,6 +78,7 @@ def check(workers):
         assert workers[0][2] == repeats
 
 
+@pytest.mark.slow
 @settings(max_examples=200 if LONG else 8)
 @given(st.sampled_from(["files", "index", "stream"]), st.sampled_from(["first", "all", "repeat"]),
        st.integers(1, 9), clusters, rules, st.booleans(), st.data())  # fmt: skip

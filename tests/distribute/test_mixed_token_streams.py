@@ -72,6 +72,7 @@ def mixtures(draw):
     return values, kinds, weights, draw(st.sampled_from(STOPS))
 
 
+@pytest.mark.slow
 @some
 @given(mixtures(), st.integers(1, 7), st.integers(1, 7), clusters, clusters, rules, st.data())
 def test_one_order_for_all_workers(case, size, other_size, cluster, other, rule, data):

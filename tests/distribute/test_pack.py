@@ -52,6 +52,7 @@ def test_each_token_comes_once_in_one_order(sizes, kind, how, length, size, clus
     assert expected == in_order(head) + in_order(tail)
 
 
+@pytest.mark.slow
 @some
 @given(lengths, kinds, hows, clusters)
 def test_with_off_each_worker_plays_all_rows(sizes, kind, how, cluster):

@@ -121,6 +121,7 @@ def steps_ids(packing):
     return steps.last_step.ids.tolist()
 
 
+@pytest.mark.slow
 def test_rows_of_streams_are_mixed():
     """A mixture of packed streams, and of such with others."""
     texts = documents(SIZES)

@@ -207,6 +207,7 @@ def test_places_do_not_depend_on_who_reads(tmp_path, policy):
     assert_resumes_everywhere(make_of(files, 4, policy=policy))
 
 
+@pytest.mark.slow
 def test_bad_records_are_left_out_from_now_on(tmp_path):
     """Who raised may leave them out, and then rescale; who left them out cannot begin to raise."""
     pattern = write_numbers(tmp_path, [range(9), range(20, 27), [30, BAD, 31, 32], range(40, 45)])

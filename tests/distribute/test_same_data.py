@@ -297,6 +297,7 @@ def test_generators_of_accelerators_are_left_alone(monkeypatch):
     assert [] == seeded
 
 
+@pytest.mark.slow
 def test_a_dataset_that_begins_slowly_is_named():
     """Its peers wait for the first example in iter(), and say what to do."""
     begun = threading.Event()

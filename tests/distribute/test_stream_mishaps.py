@@ -204,6 +204,7 @@ class All(IterableDataset):
         return iter(range(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "count", "is_said"), [(Parts(), 6, False), (All(), 12, True)], ids=["parts", "all"]
 )

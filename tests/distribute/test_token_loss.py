@@ -164,6 +164,7 @@ class TestMean:
         assert 1 / (2**24 + 2) == average.item()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=1, max_size=9),
     st.integers(1, 5), st.integers(1, 4), st.sampled_from(CLUSTERS),

@@ -71,11 +71,13 @@ def test_a_node_goes_on_from_every_stop(name):
     check_every_stop(partial(played, NODES[name], 1), every=3)
 
 
+@pytest.mark.slow
 def test_a_node_that_two_workers_read_ahead_of_use_goes_on_from_every_stop():
     """There it is driven by a thread of ours, beside those of its own."""
     check_every_stop(partial(played, lambda: nodes.Loader(mapped(Counted)), 2), every=3)
 
 
+@pytest.mark.slow
 def test_a_loader_of_batches_goes_on_from_every_stop():
     """Its elements are the global batches."""
 

@@ -124,6 +124,7 @@ def die_before_it_connects(strategy):
     return time.monotonic() - started
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_before_it_connects_keeps_nobody_waiting():
     first, second = run_ranks_outcomes(die_before_it_connects, 2)
     assert 3 == second.exitcode

@@ -152,6 +152,7 @@ def all_dtypes(strategy):
     return results, strategy.gather(torch.ones(0, 3)).shape, strategy.gather(torch.ones(1, 0)).shape
 
 
+@pytest.mark.slow
 def test_every_dtype():
     """Also those that gloo cannot reduce or gather."""
     for results, nothing, narrow in run_ranks(all_dtypes, 2):
@@ -184,6 +185,7 @@ def different_files(folder, strategy):
     return list(strategy.distribute_dataset(files, global_batch_size=4))
 
 
+@pytest.mark.slow
 def test_files_that_differ_between_ranks(tmp_path):
     """Names may lie in other folders, but names and sizes must agree."""
     from torch_distinput.testing import RankError

@@ -284,6 +284,7 @@ def ragged(_):
     return [len(batch) for batch in distribute(strategy, source)]
 
 
+@pytest.mark.slow
 def test_sequences_that_cannot_be_cut_are_an_error_on_all_ranks():
     outcomes = run_ranks_outcomes(ragged, 4)
     for rank, outcome in enumerate(outcomes):

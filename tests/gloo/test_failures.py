@@ -175,6 +175,7 @@ def test_a_source_that_hangs(plan, outcomes):
 SLOW = {"kind": "slow", "timeout": 12.0, "place": "source", "examples": 40, "pace": 0.0}
 
 
+@pytest.mark.slow
 @plans_of([(True, False), (False, False)], **SLOW)
 def test_a_slow_rank_is_waited_for(outcomes):
     """It is late but alive: the others say so after a quarter of the timeout, once, and go on."""

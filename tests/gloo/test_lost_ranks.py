@@ -111,6 +111,7 @@ def die_before_the_channel(strategy):
     return time.monotonic() - started
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_before_the_channel_is_there():
     """The others do not wait for it."""
     first, second = run_ranks_outcomes(die_before_the_channel, 2)
@@ -118,6 +119,7 @@ def test_a_rank_that_dies_before_the_channel_is_there():
     assert first.result < SOON
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_its_loop_is_named():
     """``break`` on one rank only is an error on the others, not a hang."""
     outcomes = run_ranks(partial(die, "leave"), 3)
@@ -135,6 +137,7 @@ def other_path(strategy):
         list(dataset)
 
 
+@pytest.mark.slow
 def test_a_rank_on_another_path_is_named():
     """The handshake has a limit and names who did not come."""
     first, second = run_ranks_outcomes(other_path, 2)
@@ -181,6 +184,7 @@ def kill_loader(strategy):
     return True
 
 
+@pytest.mark.slow
 def test_a_killed_loader_process_is_an_error():
     """On the rank that lost it; the error stays an error."""
     assert [True] == run_ranks(kill_loader, 1)

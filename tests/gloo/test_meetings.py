@@ -84,6 +84,7 @@ class Interrupted:
         return iter(range(8))
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_the_handshake_is_heard_though_the_worker_stays():
     heard = threading.Event()
 
@@ -159,6 +160,7 @@ def play_until_told(strategy):
         pass
 
 
+@pytest.mark.slow
 def test_ranks_whose_first_batches_are_of_other_types_name_each_other():
     """The one that comes later says it, and the other hears of it."""
     errors = [outcome.error for outcome in run_ranks_outcomes(play_until_told, 2)]
@@ -179,6 +181,7 @@ def count_keys(strategy):
     return counts[70], counts[-1]
 
 
+@pytest.mark.slow
 def test_what_ranks_show_of_their_first_batches_does_not_pile_up():
     """It is deleted after a while; some keys come and go with the phase of an epoch."""
     for earlier, later in run_ranks(count_keys, 2):
@@ -202,6 +205,7 @@ def play_to_the_end(strategy, *, is_rotten=None):
             torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
     """Though nobody asks the others in an epoch whose length is known."""
     errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end, 2)]
@@ -216,6 +220,7 @@ def play_to_the_end_on_a_mesh(strategy):
     play_to_the_end(alike, is_rotten=strategy.worker_index == 1)
 
 
+@pytest.mark.slow
 def test_nor_does_one_that_shares_its_data():
     errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end_on_a_mesh, 2)]
     assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))

@@ -186,6 +186,7 @@ def left_alone(rank_that_leaves, _):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_partner_that_leaves_early(first):
     """The other one does not wait for it for ever."""

@@ -110,6 +110,7 @@ def all_kinds(replicas, pad, _):
     return strategy.worker_index, steps, [str(strategy.local_results(batch)) for batch in few]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("replicas", "pad"), [(1, False), (2, True)])
 def test_leaves_of_all_kinds(replicas, pad):
     """Zero rows and padded rows too, for each of several replicas."""
@@ -238,6 +239,7 @@ def cannot_be_sent(_):
     return [len(batch) for batch in dataset]
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_sent():
     """Every rank hears of it, with the cure."""
     for outcome in run_ranks_outcomes(cannot_be_sent, 4):
@@ -254,6 +256,7 @@ def differs(how, _):
     return [batch.tolist() for batch in dataset]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["read", "broadcast"])
 def test_partners_that_would_not_do_the_same(how):
     """Read alike, it would go unnoticed: each row of ranks by itself is sound."""
@@ -269,6 +272,7 @@ def killed(rank_that_dies, _):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_partner_that_dies(gone):
     """Neither end waits for the other for ever."""
@@ -334,6 +338,7 @@ def with_loader_processes(folder, _):
     return strategy.worker_index, first.tolist() + rest, again == first.tolist(), batches, children
 
 
+@pytest.mark.slow
 def test_loader_processes_audit_replay_and_functions(tmp_path):
     """Only ranks that read start processes; whatever else works on all of them."""
     ranks = run_ranks(partial(with_loader_processes, str(tmp_path)), 4)

@@ -62,6 +62,7 @@ def deal(strategy):
     return strategy._session.communicator.deal_objects(values)
 
 
+@pytest.mark.slow
 def test_each_rank_gets_what_all_have_for_it():
     found = run_ranks(deal, 3)
     assert [
@@ -166,6 +167,7 @@ def scoped(strategy, *, replicate):
     return layer.get_vocabulary()
 
 
+@pytest.mark.slow
 def test_a_scope_compares_ranks():
     with pytest.raises(RankError, match="worker 1 differs from worker 0 in layer 0"):
         run_ranks(partial(scoped, replicate=False), 2)
@@ -183,6 +185,7 @@ def unequal(strategy):
     features.adapt(data, strategy=strategy)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_an_error_on_all():
     outcomes = run_ranks_outcomes(unequal, 2)
     assert all(outcome.error is not None for outcome in outcomes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
+import pytest
 import torch
 
 import torch_distinput as tdi
@@ -52,6 +53,7 @@ def measure_stream(strategy):
     return strategy.report()
 
 
+@pytest.mark.slow
 def test_where_ranks_vote_the_others_wait_in_the_agreement():
     """Rank 0 has its steps ready; what it waits for is not its own source."""
     verdict, (fast, slow) = (report := run_ranks(measure_stream, 2)[0]).verdict, report.ranks
@@ -76,6 +78,7 @@ def test_a_rank_waits_in_the_agreement_for_the_one_that_reads_for_it():
     assert partner.waits["agreement"] >= 0.010
 
 
+@pytest.mark.slow
 def test_the_slow_rank_is_named_and_the_others_wait_in_the_all_reduce():
     """A measured wait: most of 80 ms of a step, and on rank 0 as much in its own step."""
     reports = run_ranks(measure, 2)

@@ -77,6 +77,7 @@ def missing_on_one(folder, strategy):
     )
 
 
+@pytest.mark.slow
 def test_a_file_missing_on_one_rank_is_told_to_all(tmp_path):
     """Instead of a hang, the others hear what the rank could not open."""
     write_files(tmp_path, [range(4)])
@@ -129,6 +130,7 @@ def unseeded(strategy):
     list(strategy.distribute_dataset(stream, global_batch_size=4))
 
 
+@pytest.mark.slow
 def test_streams_that_differ_between_ranks():
     """Under DATA all must read alike; the first global batches are compared."""
     for outcome in run_ranks_outcomes(unseeded, 2):
@@ -173,6 +175,7 @@ def raise_at(kind, strategy):
     return steps, None, ""
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_stops_all_at_the_same_step():
     """Unknown lengths: the failure travels with the votes."""
     first, second = run_ranks(partial(raise_at, "stream"), 2)
@@ -205,6 +208,7 @@ def raise_alone(strategy):
     return steps
 
 
+@pytest.mark.slow
 def test_known_lengths_tell_failures_over_the_store():
     """Without votes the peers hear of it at one of their next calls."""
     first, second = run_ranks_outcomes(raise_alone, 2)

@@ -104,6 +104,7 @@ def train(strategy, wrap):
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])
 def test_training_equals_one_process(wrap):
     """A rank without a document in the last step, which ends a short group."""

@@ -58,6 +58,7 @@ def stopped(strategy):
     return None
 
 
+@pytest.mark.slow
 def test_ranks_that_read_ahead_stop_behind_the_same_step():
     """A Mapper directly behind the node asks for it where the step is taken."""
     first, second = run_ranks(stopped, 2)

@@ -49,6 +49,7 @@ def test_garbage_in_loader_processes(tmp_path):
     assert ["200"] * 8 == ended.out.split()
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_ends_the_job(tmp_path):
     """The survivor's own words name the culprit; the agent reports a failure."""
     script = """

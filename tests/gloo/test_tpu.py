@@ -27,6 +27,7 @@ def ranks(tmp_path_factory) -> list[dict]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_the_process_group_knows_the_tpu(ranks):
     """And the host beside it, for what is no tensor of the TPU."""
     assert ["cpu:gloo,tpu:tpu_dist"] * 2 == [rank["backend"] for rank in ranks]

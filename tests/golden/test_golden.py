@@ -44,6 +44,7 @@ def test_each_difference_touches_a_case():
     assert touched == {rule.name for rule in RULES}
 
 
+@pytest.mark.slow
 def test_rules_leave_the_recording_as_it_is_and_are_stable():
     for case in CASES:
         if skip_rule(case) is None:

@@ -260,6 +260,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="got no values"):
             pp.Normalization().adapt(np.zeros((0, 3), np.float32))
 
+    @pytest.mark.slow
     def test_a_worker_that_cannot_count(self):
         def run(strategy):
             def batches():

@@ -178,6 +178,7 @@ def test_any_names_of_features_have_files(names, tmp_path):
     assert pp.load(tmp_path / "saved").fingerprint() == features.fingerprint()
 
 
+@pytest.mark.slow
 def test_features_are_one_graph():
     features = pp.Features(x=pp.Rescaling(2.0), y=pp.Discretization([1.5]))
     batch = {"x": torch.ones(2), "y": torch.arange(2.0)}

@@ -151,6 +151,7 @@ def test_no_python_string_is_made(monkeypatch):
     assert expected == [layer(strings).tolist() for layer in layers]
 
 
+@pytest.mark.slow
 @given(st.lists(a_text, min_size=1, max_size=6))
 def test_columns_of_a_dict(words):
     """Also of layers that make one vector of each row."""

@@ -118,6 +118,7 @@ def configs(draw):
     return config
 
 
+@pytest.mark.slow
 @given(configs(), st.lists(st.one_of(text(), st.none()), max_size=6), st.data())
 def test_packed_texts_give_what_host_texts_do(config, batch, data):
     seen = tokenize([value or "" for value in batch], made(**config).rules)

@@ -37,6 +37,7 @@ class TestPool:
         assert not {*before} & {*after}
         assert not [process for process in before if is_running(process)]
 
+    @pytest.mark.slow
     def test_new_processes_after_a_hang(self) -> None:
         """No rank of a hung job stays."""
         before = run_ranks(pid, 2)

@@ -158,6 +158,7 @@ class TestHangs:
         assert "in wait_for_nothing" in str(got.value)
         assert "worker 0" not in str(got.value)
 
+    @pytest.mark.slow
     def test_all_late(self) -> None:
         """A rank that waits for a late one is late too."""
         with pytest.raises(TimeoutError, match=r"worker 0 of 2(.|\n)*worker 1 of 2"):

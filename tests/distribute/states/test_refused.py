@@ -51,6 +51,7 @@ def first_segment(state):
 WORDS = "Expected (the numbers of a|a place|the place|a whole)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OLD)
 @pytest.mark.parametrize("damage", [[0], [{"a": "dict"}], [-7], [0, 0]])
 def test_version_1_with_something_left_over(name, damage, folder):

@@ -20,6 +20,7 @@ def pattern(tmp_path):
     return str(tmp_path / "*.txt")
 
 
+@pytest.mark.slow
 def test_a_plan_of_files_imports_no_torch(pattern, tmp_path):
     """Not for the page either; nor does the front door."""
     script = f"""

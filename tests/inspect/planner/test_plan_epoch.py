@@ -111,6 +111,7 @@ def test_files_are_read_as_planned(lengths, size, cluster, rebatch, data):
             assert len({*seen}) - plan.files_by_worker[worker] in (0, 1)
 
 
+@pytest.mark.slow
 @some
 @given(st.lists(st.integers(0, 13), min_size=4, max_size=9), st.integers(1, 9), clusters, rules)
 def test_examples_that_are_given_by_file_are_played_as_planned(lengths, size, cluster, rebatch):

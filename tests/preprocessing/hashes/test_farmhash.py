@@ -134,6 +134,7 @@ def test_fingerprints_of_keras():
     assert (fingerprint64(*pack(rows)) % 2**40).tolist() == [*KERAS]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(strings, max_size=6), st.integers(0, 20))
 def test_equals_the_algorithm_in_plain_python(rows, padding):
@@ -142,6 +143,7 @@ def test_equals_the_algorithm_in_plain_python(rows, padding):
     assert fingerprint64(*pack(rows, width)).tolist() == expected
 
 
+@pytest.mark.slow
 def test_every_length_in_rows_of_its_width_and_of_all():
     rows = [bytes((at * 89 + size) % 256 for at in range(size)) for size in range(301)]
     expected = [bits(reference(row)) for row in rows]

@@ -74,6 +74,7 @@ def test_hashes_of_keras(key):
     assert choose_bucket(siphash24(*pack(rows), key), 1000).tolist() == KERAS[key]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(strings, max_size=6),

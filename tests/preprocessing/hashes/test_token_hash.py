@@ -37,6 +37,7 @@ def reference(row: bytes, seed: int) -> int:
     return mixed(total + len(row) * (per_byte | 1) + base & MASK)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(strings, max_size=6), st.integers(0, 20), seeds)
 def test_equals_the_definition_in_plain_python(rows, padding, seed):
@@ -45,6 +46,7 @@ def test_equals_the_definition_in_plain_python(rows, padding, seed):
     assert token_hash(*pack(rows, width), seed).tolist() == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(strings, st.data(), seeds)
 def test_a_part_has_the_hash_of_the_row_that_it_would_be(row, data, seed):
@@ -69,6 +71,7 @@ def test_parts_of_a_long_document():
     assert torch.equal(parts[:, 2], token_hash(*pack([b"", b""]), 3))
 
 
+@pytest.mark.slow
 def test_no_two_of_many_similar_tokens_meet():
     short = [bytes(row) for size in range(7) for row in product(b"\0\1a\xff", repeat=size)]
     numbers = [b"%d" % number for number in range(20_000)]

@@ -52,6 +52,7 @@ def exact_sums_of(values):
     return [sum(column) for column in columns], [sum(x * x for x in column) for column in columns]
 
 
+@pytest.mark.slow
 @given(st.data(), tables(ANY))
 def test_the_multiset_alone_decides(data, values):
     expected = moments_of(values)

@@ -58,6 +58,7 @@ def test_the_multiset_of_tokens_alone_decides(data, tokens):
     assert (len(set(tokens)), len(tokens)) == (len(state), state.num_tokens)
 
 
+@pytest.mark.slow
 @given(st.data(), DOCUMENTS)
 def test_the_multiset_of_documents_alone_decides(data, documents):
     expected = documents_of(documents)

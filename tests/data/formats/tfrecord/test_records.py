@@ -44,6 +44,7 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
         assert PAYLOADS == check_reader(TFRecord(), str(path), num_records=len(PAYLOADS))
 
 
+@pytest.mark.slow
 def test_keeps_the_promises_with_a_kept_index(tmp_path, monkeypatch):
     monkeypatch.setattr(kept_index, "PART_BYTES", 100_000)
     path = tmp_path / "a.tfrecord"
@@ -163,6 +164,7 @@ def encoded(values):
     return message(1, b"".join(entries)) + extra["example"]
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=8))
 def test_any_valid_example_is_parsed(examples):
     features = {"a": (torch.int64, ...), "b": (torch.float32, ...), "c": (bytes, ...)}
@@ -174,6 +176,7 @@ def test_any_valid_example_is_parsed(examples):
         assert batch["c"][row] == expected["c"]
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=3), st.data())
 def test_damaged_examples_raise_or_parse(examples, data):
     """They never read beyond a record, and never raise anything else."""

@@ -148,12 +148,14 @@ def drawing(rank: int, num_ranks: int, seed: int) -> None:
     list(divided(Random(36), rank, num_ranks, num_workers=1))
 
 
+@pytest.mark.slow
 def test_ranks_whose_processes_draw_the_same_numbers_are_found() -> None:
     (finding,) = findings(lambda rank, num_ranks: drawing(rank, num_ranks, 0), 3)
     assert ("shared random numbers", 3) == (finding.kind, finding.number)
     assert "of 3 ranks, such as 0 and 1, have drawn the same random numbers (torch)" in finding.text
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_part_may_draw_alike() -> None:
     """As with tensor parallelism: it is the same example, too."""
 
@@ -164,6 +166,7 @@ def test_ranks_that_share_a_part_may_draw_alike() -> None:
     assert [] == findings(script, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [
     lambda rank, num_ranks: drawing(rank, num_ranks, rank),
     lambda rank, num_ranks: list(divided(Numbers(32), rank, num_ranks, num_workers=1)),

@@ -152,6 +152,7 @@ def seed_alike(_: int) -> None:
     np.random.seed(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "expected"), [(seed_alike, ("NumPy",)), (None, ())])
 def test_processes_that_are_seeded_alike_are_found(init, expected) -> None:
     loader = DataLoader(Random(16), 2, num_workers=2, worker_init_fn=init)
@@ -159,6 +160,7 @@ def test_processes_that_are_seeded_alike_are_found(init, expected) -> None:
     assert expected == record.alike
 
 
+@pytest.mark.slow
 def test_generators_that_nobody_draws_from_are_no_matter() -> None:
     loader = DataLoader(Numbers(16), 2, num_workers=2, worker_init_fn=seed_alike)
     (record,) = watched(lambda: list(loader))
