@@ -15,7 +15,7 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.data.steps.planned_steps import (
@@ -47,7 +47,7 @@ from torch_distinput.plan.progress.position import (
     make_cluster_error,
     make_layout,
 )
-from torch_distinput.plan.progress.state import SAMPLED, Recipe
+from torch_distinput.plan.progress.state import SAMPLED, SUBSET, Recipe
 from torch_distinput.plan.progress.state_version_1 import Flat
 
 if TYPE_CHECKING:
@@ -116,16 +116,16 @@ class IndexedInput:
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
-        dataset = self._source.dataset
         self._batches.describe_lengths()  # in epoch 0, as costs are
         if self._dealer is not None:
             self._dealer.costs.measure()
-        tell_epoch(dataset, position.epoch)  # loader processes tell theirs
+        tell_epoch(self._source.dataset, position.epoch)  # loader processes tell theirs
         self._source.check_length(position.epoch)
         self._check_mixture(position.epoch)
-        described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        facts = {**self._describe(position), **described, **self._batches.facts(position.epoch)}
+        part, order = self._source.describe_dataset(), self._batches.facts(position.epoch)
+        facts = {**self._describe(position), **part, **order}
+        facts.pop(SUBSET, None)  # the description of the dataset says more
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 

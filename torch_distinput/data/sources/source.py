@@ -15,7 +15,7 @@ from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.ready_batches import ReadyStream
-from torch_distinput.data.sources.spot_check import name_subsets
+from torch_distinput.data.sources.spot_check import describe_dataset, name_subsets
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import (
@@ -181,6 +181,12 @@ class IndexedSource:
         """What decides which examples come in which order, but for shuffles and samplers."""
         subsets = name_subsets(self.dataset)
         return {**self.facts, **subsets, "number of examples": self.num_examples}
+
+    def describe_dataset(self) -> dict[str, str]:
+        """The user's dataset, and which part of another one it is, for ranks to compare."""
+        if self.dataset is None:
+            return {}
+        return {"dataset and part of it": describe_dataset(self.dataset)}
 
     def check_length(self, epoch: int) -> None:
         """Refuse a dataset that has grown or shrunk; it was told the epoch.
