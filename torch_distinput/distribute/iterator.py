@@ -101,7 +101,6 @@ class DistributedIterator(Distributed, StepIterator):
         record = self._run.record
         self._num_asked_late += record.ended
         if self._num_asked_late == 2:
-            self._num_asked_late += 1
             _log.warning(
                 "Expected an iterator with steps to come, got that of epoch %d, of which all were "
                 "delivered: a loop over it has none. For another epoch call iter(dataset), or "

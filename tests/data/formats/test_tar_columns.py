@@ -230,6 +230,9 @@ def test_an_optional_file_without_its_content_is_bad(monkeypatch, kind, part_byt
     found, reasons = read_in_parts(reader, archive([*pictures[:2], wanted, pictures[2]]))
     assert ["0", "2"] == [row["__key__"] for row in found]
     assert ["member at byte 2048", "record '1'"] == reasons
+    found, reasons = read_in_parts(reader, archive([pictures[0], wanted, *pictures[1:]]))
+    assert ["0", "2"] == [row["__key__"] for row in found]
+    assert ["member at byte 1024", "record '1'"] == reasons
 
 
 def test_the_last_record_of_an_archive_that_was_cut_off_between_its_files():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch_distinput.data.formats import sidecar_index
@@ -84,12 +85,17 @@ class Tar(Reader):
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut between keys, 4 MiB each at most."""
-        return sidecar_index.index_parts(file, self.index, "tar", _cuts)
+        kind = " ".join(["tar", *self.optional])  # no cut comes right behind one that is a link
+        find_cuts = partial(_cuts, headers=self._headers())
+        return sidecar_index.index_parts(file, self.index, kind, find_cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, Any]]:
         """Yield columns."""
         chunks = self._read(file, part)
         yield from map(pack_chunk, chunks) if self.packed else chunks
+
+    def _headers(self) -> Headers:
+        return Headers(frozenset(name.encode() for name in self.optional))
 
     def _layout(self, first: list[bytes]) -> RecordLayout:
         """What records consist of, where the first one has these files."""
@@ -102,7 +108,7 @@ class Tar(Reader):
         layout = self._layout([]) if self.columns else None
         if part.start and layout is None:
             layout = self._layout(_columns_of_first(file))
-        headers = Headers(frozenset(name.encode() for name in self.optional))
+        headers = self._headers()
         was_told = False
 
         def report(where: str, reason: object) -> None:
@@ -176,8 +182,7 @@ def _columns_of_first(file: InputFile) -> list[bytes]:
     return columns
 
 
-def _cuts(file: InputFile) -> sidecar_index.Cuts:
-    headers = Headers()
+def _cuts(file: InputFile, headers: Headers) -> sidecar_index.Cuts:
     cuts: list[tuple[int, int]] = []
     key, enough = None, sidecar_index.cut_bytes(file)
     start = count = 0

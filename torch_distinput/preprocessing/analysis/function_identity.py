@@ -212,9 +212,9 @@ def _is_of_user(name: str) -> bool:
     package, file = name.partition(".")[0], getattr(sys.modules.get(name), "__file__", None)
     if package == "torch_distinput":
         return False
-    if package in sys.stdlib_module_names:  # or a file of the user's has its name, as queue.py
-        return file is not None and not file.startswith(_STANDARD)
-    return file is None or not file.startswith(_INSTALLED)
+    if file is None:
+        return package not in sys.stdlib_module_names
+    return not file.startswith((*_STANDARD, *_INSTALLED))  # a user may have a queue.py, too
 
 
 def _finds_user_module(name: str) -> bool:
