@@ -57,7 +57,6 @@ class Headers(Scanner):
         """What could not be read since the last members: names, where they are known."""
         self.lost_before: list[bytes | None] = []
         """What could not be read right before them."""
-        self._refused: bytes | None = None
         self.cuttable = True
         """Whether a member says all about itself: no header came that holds for all others."""
         self.ended = True
@@ -71,7 +70,7 @@ class Headers(Scanner):
         members = Members([], [], [], [])
         at = position = 0
         own: Mapping[bytes, bytes] = self._for_all
-        needed, error, after = 0, None, None
+        needed, error, after, refused = 0, None, None, None
         while not needed and error is None:
             if not own:
                 at = _take_plain(window, position, room, members)
@@ -95,7 +94,8 @@ class Headers(Scanner):
             elif kind in _EXTENSIONS:
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _pad(size)
-            elif error := self._refusal(kind, _name(header, own), own):
+            elif error := self._refusal(kind, name := _name(header, own), own):
+                refused = name
                 after = start + (0 if kind in _LINKS else _pad(size))
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
@@ -106,7 +106,11 @@ class Headers(Scanner):
                     self.link = _name(header, own)
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _pad(size))
                 own = self._for_all
-        found = self._note(members, error)
+        if members.ats:
+            self.lost_before, self.lost = self.lost, []
+        if error:
+            self.lost.append(refused)
+        found = members if members.ats else None
         return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
@@ -121,17 +125,8 @@ class Headers(Scanner):
             place += 1
         return None
 
-    def _note(self, members: Members, error: str | None) -> Members | None:
-        """Take down what is lost, and between which members; return them if there are any."""
-        if members.ats:
-            self.lost_before, self.lost = self.lost, []
-        if error:
-            self.lost.append(self._refused)
-            self._refused = None
-        return members if members.ats else None
-
     def _refusal(self, kind: int, name: bytes, own: Mapping[bytes, bytes]) -> str | None:
-        """Why a member cannot be read, and which."""
+        """Which member cannot be read, and why."""
         reason = None
         if _DAMAGED in own:
             reason = f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
@@ -150,7 +145,6 @@ class Headers(Scanner):
                 "expected its content, got a link. Write the archive with 'tar --dereference "
                 "--hard-dereference'"
             )
-        self._refused = name if reason else None
         return reason and f"{show_name(name)}: {reason}"
 
     def _extended(
