@@ -11,7 +11,9 @@ import tarfile
 import zipfile
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 
 import torch_distinput as tdi
 from tests.distribute.street import play
@@ -207,7 +209,17 @@ def test_where_clients_keep_the_status(name, status, number):
     assert (number, 0) == (caught.value.errno, asked.count)
 
 
-@pytest.mark.parametrize("code", ["Throttling", "RequestThrottled", "RequestLimitExceeded"])
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_an_answer_that_is_cut_has_no_status(is_wrapped):
+    """aiohttp gives it one of its own: 400."""
+    error = BadHttpMessage("cut")
+    if is_wrapped:
+        error = caused(aiohttp.ClientResponseError(None, (), status=error.code), error)
+    assert retries.may_pass(error)
+    assert not retries.may_pass(aiohttp.ClientResponseError(None, (), status=400))
+
+
+@pytest.mark.parametrize("code", ["Throttling", "SlowDown", "LimitExceeded", "TooManyRequests"])
 @pytest.mark.parametrize("wrap", [lambda e: e, lambda e: caused(OSError(errno.EIO, "busy"), e)])
 def test_amazon_is_busy_with_the_status_400(code, wrap):
     error = ClientError(400)

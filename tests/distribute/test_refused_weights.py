@@ -9,6 +9,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.token_losses import distributed, is_counted, losses_of
+from torch_distinput.distribute.steps.weights import sum_weights
 from torch_distinput.testing import simulate
 
 WRONG = {
@@ -265,3 +266,19 @@ def test_a_loss_of_which_the_step_is_not_known(ahead):
     assert [tdi.MismatchError if ahead else None] * 3 == [kind for kind, _ in results]
     said = "step 0 on worker 1 and of step 1 on worker 2" if ahead else ""
     assert all(said in words for _, words in results)
+
+
+@pytest.mark.parametrize("odd", [None, 2])
+def test_weights_of_late_steps(odd):
+    """Their squares are larger than float64 has digits."""
+
+    def work(strategy):
+        def add_up():
+            index = 2**40 + 1 + (strategy.worker_index == odd)
+            make = lambda: [torch.ones(2)]
+            return sum_weights(strategy._session, make, index=index, cp_dim=None)
+
+        return told(add_up)
+
+    results = simulate(work, num_workers=3)
+    assert [None if odd is None else tdi.MismatchError] * 3 == [kind for kind, _ in results]
