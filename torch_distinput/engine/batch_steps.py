@@ -160,6 +160,7 @@ class PlayedSteps(_BatchSteps):
 
     streams: tuple[ReadyStream, ...]
     route: Route
+    is_dealt = False
 
     @property
     def steps_per_batch(self) -> int:

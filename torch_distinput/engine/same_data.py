@@ -8,6 +8,7 @@ first steps of partners, ranks that get the same data, are the same.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from torch_distinput.communicator import named_workers
@@ -15,6 +16,7 @@ from torch_distinput.data.batch.spec import name_difference
 from torch_distinput.data.sources.spot_check import UNKNOWN, Prints
 from torch_distinput.errors import MismatchError, refer
 
+_log = logging.getLogger(__name__)
 _NUMBERS = frozenset({"torch.bool", "torch.int64", "torch.float64"})
 """What plain numbers of Python become: whether all are whole depends on where a batch was cut."""
 
@@ -152,6 +154,24 @@ def compare_partners(
             "for all."
         )
         raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")
+
+
+def warn_of_copies(prints: Mapping[int, int | None], own: int) -> None:
+    """Warn of first steps that are the same, where each worker has made its own.
+
+    Args:
+        prints: by worker, a fingerprint of its first step; None where it is not compared.
+        own: this worker's number. The first of those that have the same says it for all.
+    """
+    alike = [worker for worker, found in prints.items() if found and found == prints.get(own)]
+    if len(alike) > 1 and own == alike[0]:
+        _log.warning(
+            "Expected first batches of their own from all workers, got the same from %s: a "
+            "dataset_fn that does not take its part trains each example once for every worker. "
+            "Choose it by context.input_pipeline_id and context.num_input_pipelines. If it does, "
+            "or the batches are alike on purpose, nothing is wrong.",
+            named_workers(alike),
+        )
 
 
 def make_kinds_error(

@@ -42,6 +42,9 @@ class Steps(ABC):
 
     __slots__ = ()
 
+    is_dealt = True
+    """Whether the workers get parts of one source; else each has made its own."""
+
     @property
     @abstractmethod
     def steps_per_batch(self) -> int:

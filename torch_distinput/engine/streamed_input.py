@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,11 +19,10 @@ from torch_distinput.engine.feeds import (
     Feed,
     OwnFeed,
     PlannedFeed,
-    introduce,
 )
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
-from torch_distinput.engine.voted_feed import VotedFeed
+from torch_distinput.engine.voted_feed import VotedFeed, introduce_first
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
@@ -217,11 +217,13 @@ class PreparedStream:
             from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
 
             steps, note_vote = timed_steps.time_steps(steps, self._clock), timed_steps.note_vote
+        # Data of their own is compared once: whoever has not taken his part does not in any epoch.
+        is_printed = not self.steps.is_dealt and origin.position.epoch == 0
         try:
             agreement = opening.agreement_channel.start(
                 steps,
                 shared=shared,
-                introduce=introduce,
+                introduce=partial(introduce_first, is_printed=is_printed),
                 counter=counter,
                 timeout=opening.timeout,
                 tallied=self.steps.tally.size,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch_distinput.cluster.agreement.agreement import Agreement
 from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
+from torch_distinput.data.batch.fingerprint import examine
 from torch_distinput.data.batch.spec import merge_specs, name_difference, name_kinds
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
 from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.engine.epoch_record import Origin
-from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
-from torch_distinput.engine.same_data import make_kinds_error
+from torch_distinput.engine.feeds import Delivery, find_cause, introduce, locate_error
+from torch_distinput.engine.same_data import make_kinds_error, warn_of_copies
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.plan.progress.end_of_data import Outcome
 from torch_distinput.plan.progress.tally import Tally
@@ -22,6 +23,27 @@ from torch_distinput.plan.progress.tally import Tally
 _LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 """Time between two looks at the board while a step is waited for."""
+
+
+class Introduction(NamedTuple):
+    """What all workers know of the first step of each.
+
+    Attributes:
+        spec: of its batch and ids.
+        print: a fingerprint of its batches; None where they are not compared, or cannot be.
+    """
+
+    spec: Any
+    print: int | None
+
+
+def introduce_first(step: LocalStep, *, is_printed: bool) -> Introduction:
+    """Introduce the first step of a worker that has examples."""
+    number = None
+    if is_printed:
+        found = examine([part.batch for part in step.parts if part is not None])
+        number = None if found.unchecked else found.number
+    return Introduction(introduce(step), number)
 
 
 @final
@@ -57,7 +79,7 @@ class VotedFeed:
         if isinstance(taken, Agreed):
             if not self._compared:
                 self._compared = True
-                self._check_kinds()
+                self._compare()
             step = taken.step if taken.tally is None else self._complete(taken.step, taken.tally)
             return Delivery(step, taken.num_examples, taken.progress)
         self._end(taken)
@@ -87,7 +109,7 @@ class VotedFeed:
             ending = self._agreement.ending
             if ending is not None:
                 self._end(ending)
-        specs = [spec for spec in introduced if spec is not None]
+        specs = [one.spec for one in introduced if one is not None]
         spec = specs[0] if specs else None
         for other in specs[1:]:
             spec = merge_specs(spec, other)
@@ -102,16 +124,17 @@ class VotedFeed:
         self._agreement.close()
         self._agreement.join(_LEAVE_SECONDS)
 
-    def _check_kinds(self) -> None:
+    def _compare(self) -> None:
         """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
         introduced = self._agreement.introductions(_POLL_SECONDS) or []
-        specs = {worker: spec for worker, spec in enumerate(introduced) if spec is not None}
-        kinds = {worker: name_kinds(batch) for worker, (batch, _) in specs.items()}
+        known = {worker: one for worker, one in enumerate(introduced) if one is not None}
+        kinds = {worker: name_kinds(one.spec[0]) for worker, one in known.items()}
         first = next(iter(kinds), 0)
         odd = [worker for worker in kinds if kinds[worker] != kinds[first]]
         if odd:
             expected, got = name_difference(kinds[first], kinds[odd[0]])
             raise make_kinds_error(first, expected, odd, got)
+        warn_of_copies({worker: one.print for worker, one in known.items()}, self._worker)
 
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""
