@@ -241,3 +241,14 @@ def test_the_last_record_of_an_archive_that_was_cut_off_between_its_files():
     found, reasons = read_in_parts(reader, content[:2048])
     assert ["0"] == [row["__key__"] for row in found]
     assert ["record '1'", "the end"] == reasons
+
+
+@pytest.mark.parametrize("size", [10, 2 << 20])
+def test_a_file_without_a_record_behind_what_is_damaged(size):
+    """The record behind it is judged, though the window that follows the damage has none."""
+    files = [("0.jpg", b"0"), ("1.txt", b"one"), ("README", bytes(size)), ("1.jpg", b"1")]
+    content = archive([*files, ("2.jpg", b"2")])
+    damaged = content[: 1024 + 148] + b"7654321" + content[1024 + 155 :]
+    found, reasons = read_in_parts(Tar(columns=["jpg"], optional=["txt"]), damaged)
+    assert ["2"] == [row["__key__"] for row in found]
+    assert ["member at byte 1024", "record '0'", "record '1'"] == reasons

@@ -116,15 +116,16 @@ class Tar(Reader):
             was_told = True
             file.bad(where, reason)
 
-        pending = Files([], [], [])
+        pending, lost = Files([], [], []), list[bytes | None]()
         with file.open() as opened:
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
                 was_told = False  # that was before these members
                 contents = _contents(window, members, packed=self.packed)
                 files = join_files(pending, named_files(file, members.names, contents))
-                if self.optional and headers.lost_before:
-                    files = mark_damage(files, len(pending.keys), headers.lost_before)
+                lost += headers.lost_before
+                if self.optional and lost and len(files.keys) > len(pending.keys):
+                    files, lost = mark_damage(files, len(pending.keys), lost), []
                 complete = start_of_last_record(files)
                 pending = slice_files(files, complete, None)
                 files = slice_files(files, 0, complete)
@@ -134,7 +135,7 @@ class Tar(Reader):
                     yield from record_chunks(file, layout, files)
         layout = layout or self._layout(columns_of_first_record(pending))
         is_cut_off = part.stop in (None, file.size) and not headers.ended
-        lost = [*headers.lost, None] if is_cut_off else headers.lost
+        lost += [*headers.lost, None] if is_cut_off else headers.lost
         if self.optional and lost:
             pending = mark_damage(pending, len(pending.keys), lost)
         yield from record_chunks(file, layout, pending)
