@@ -7,10 +7,8 @@ import types
 
 import pytest
 
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import identify
+from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 
 MODEL = """
 from typing import Generic, TypeVar

@@ -14,10 +14,8 @@ import pytest
 import torch
 
 from torch_distinput import preprocessing
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import identify
+from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 from torch_distinput.preprocessing.layers.layer import Layer
 
 SCHEMAS = {

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import identify
+from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 
 TEMPLATE = """
     import functools, re

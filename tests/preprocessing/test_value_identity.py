@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 
 import pytest
+import torch
 
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import identify
+from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 
 HOLDERS = {
     "a closure": "def make(m): return lambda x: m.clean(x)\nimport HELPER\nfn = make(HELPER)",
@@ -94,6 +94,79 @@ def test_what_a_member_is(identity, name):
     one, other = (f"{head}class C:\n  {body}{tail}" for body in PAIRS[name])
     assert identity(one, 1) == identity(one, 1)
     assert identity(one, 1) != identity(other, 1)
+
+
+IMPORTS = ["from pack_of_job import sub", "import pack_of_job.sub", "import pack_of_job.sub as sub"]
+CALLS = ["sub.clean(x)", "pack_of_job.sub.clean(x)", "sub.clean(x)"]
+HELD = {
+    "at its top": "{0}\ndef clean(x): return {1}",
+    "inside of a function": "def clean(x):\n  {0}\n  return {1}",
+    "in a closure": "def make():\n  {0}\n  return lambda x: {1}\nclean = make()",
+    "in a package's": "from pack_of_job import above\nclean = above",
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize(("name", "call"), [*zip(IMPORTS, CALLS, strict=True)])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_module_inside_of_a_package(tmp_path, monkeypatch, held, name, call, is_folder):
+    """It is what the code of a module or a closure imports, though nothing but the package is held.
+
+    The package may be a folder without a file of its own.
+    """
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pack_of_job").mkdir()
+    if not is_folder:
+        (tmp_path / "pack_of_job" / "__init__.py").touch()
+    (tmp_path / "pack_of_job" / "above.py").write_text("from . import sub\n")
+
+    def identity(factor):
+        (tmp_path / "pack_of_job" / "sub.py").write_text(f"def clean(x): return {factor}\n")
+        (tmp_path / "held_of_job.py").write_text(HELD[held].format(name, call))
+        for known in [known for known in sys.modules if "_of_job" in known]:
+            del sys.modules[known]
+        sys.path_importer_cache.clear()
+        module = importlib.import_module("held_of_job")
+        return [identify(module.clean), identify(lambda x, m=module: m.clean(x))]
+
+    first, same, other = identity(1), identity(1), identity(22)
+    assert first == same
+    assert not {*first} & {*other}
+
+
+def test_modules_that_are_known_by_their_names():
+    """Installed ones, whatever torch calls their files."""
+    ops = torch.ops.aten
+    assert identify(lambda x: ops.add(x, x)) == identify(lambda x: ops.add(x, x))
+
+
+def test_an_extension(tmp_path, monkeypatch):
+    """By its bytes: it has no source."""
+    module = types.ModuleType("fast_of_job")
+    module.__file__ = str(tmp_path / "fast_of_job.so")
+    monkeypatch.setitem(sys.modules, "fast_of_job", module)
+
+    def identity(content):
+        (tmp_path / "fast_of_job.so").write_bytes(content)
+        return identify([module])
+
+    assert identity(b"\0\1") == identity(b"\0\1") != identity(b"\0\2")
+
+
+@pytest.mark.parametrize("kind", ["set", "frozenset"])
+def test_a_set_whose_members_name_it(kind):
+    """Each of them would walk it anew, with one less in it."""
+
+    def registry(count, factor=1):
+        known = {"__name__": "job"}
+        lines = [f"def f{n}(x): return len(KNOWN) * x * {factor}" for n in range(count)]
+        names = ", ".join(f"f{n}" for n in range(count))
+        lines.append(f"KNOWN = {kind}([{names}])\ndef fn(x): return KNOWN")
+        exec("\n".join(lines), known)  # noqa: S102
+        return identify(known["fn"])
+
+    assert registry(30) == registry(30)
+    assert len({registry(30), registry(30, 2), registry(29)}) == 3
 
 
 def test_the_order_of_a_set_is_no_part_of_it():

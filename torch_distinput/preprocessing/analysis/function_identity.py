@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
-import importlib.util
 import io
 import pickle
-import sys
-import sysconfig
 import types
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, final
 
 import torch
 
 from torch_distinput.data.batch.serialized import view_bytes
+from torch_distinput.preprocessing.analysis.user_modules import (
+    UnknownIdentityError,
+    import_late,
+    is_of_user,
+    read_closure,
+    read_globals,
+)
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
-_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _ADDED = {
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__",
@@ -37,14 +39,8 @@ _WRITTEN = {"__pydantic_config__", "__pydantic_decorators__", "__pydantic_fields
 addresses of this process."""
 _SCHEMAS = ("SchemaValidator", "SchemaSerializer")
 """What pydantic compiles, of which nothing tells what it was made from."""
-_MAIN = ("__main__", "__mp_main__")
-"""Scripts; in processes that others start for them (Ray), the file of the module is another one."""
 _ADDRESS = " at 0x"
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-
-
-class UnknownIdentityError(Exception):
-    """A value that cannot be told from others: nothing may be kept under its name."""
 
 
 def identify(value: Any) -> str:
@@ -102,8 +98,8 @@ class _Walk:
             return self._describe_module(value)
         if isinstance(value, types.MappingProxyType):  # such as the metadata of a dataclass's field
             return f"mapping {self.digest(dict(value))}"
-        if isinstance(value, (set, frozenset)):  # in an order that no other process shares
-            return f"set {sorted(self._branch().digest(member) for member in value)}"
+        if isinstance(value, (set, frozenset)):
+            return self._describe_set(value)
         if (schema := self._describe_schema(value)) is not None:
             return schema
         if isinstance(value, types.CodeType):
@@ -127,11 +123,20 @@ class _Walk:
             raise UnknownIdentityError(f"a {kind} of pydantic")
         return None
 
-    def _branch(self) -> _Walk:
-        """A way of its own from here on: what it meets has no number for the others."""
-        branch = _Walk()
-        branch._met = dict(self._met)
-        return branch
+    def _describe_set(self, value: AbstractSet[Any]) -> str:
+        """Say what is in a set, which is in an order that no other process shares.
+
+        Each member has a way of its own: what it meets has no number for the others.
+        """
+        if id(value) in self._met:  # on the way to this: a member names the set that it is in
+            return f"set {self._meet(value)}"
+        members = []
+        for member in value:
+            way = _Walk()
+            way._met = dict(self._met)
+            way._meet(value)
+            members.append(way.digest(member))
+        return f"set {sorted(members)}"
 
     def _meet(self, value: Any) -> str:
         """Which of those that were met it is; empty if it is new."""
@@ -143,27 +148,31 @@ class _Walk:
     def _describe_module(self, module: types.ModuleType) -> str:
         """Say what stands in a module that is a value: any of it may be used."""
         name = f"module {module.__name__}"
-        if not _is_of_user(module.__name__) or self._meet(module):
+        if not is_of_user(module.__name__) or self._meet(module):
             return name
+        file = getattr(module, "__file__", None) or ""
+        if not file and hasattr(module, "__path__"):
+            return name  # folders: what is used of them has names
         try:
-            source = Path(getattr(module, "__file__", None) or "").read_bytes()
+            source = Path(file).read_bytes()
         except OSError as error:
             msg = f"the module {module.__name__}, of which the source is not known ({error})"
             raise UnknownIdentityError(msg) from error
-        code = compile(source, module.__name__, "exec", dont_inherit=True)
-        imported = list(_import_late(vars(module), code))
+        text = source if file.endswith(".py") else b""  # an extension imports what it likes
+        code = compile(text, module.__name__, "exec", dont_inherit=True)
+        imported = list(import_late(vars(module), code))
         return f"{name} {hashlib.sha256(source).hexdigest()} {self.digest(imported)}"
 
     def _describe_definition(self, value: Any) -> str:
         name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"
         if again := self._meet(value):
             return f"{name} {again}"
-        is_of_user = _is_of_user(value.__module__ or "")
+        is_known = not is_of_user(value.__module__ or "")
         if isinstance(value, type):
-            return f"{name} {self._describe_class(value)}" if is_of_user else name
-        parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
-        if is_of_user:
-            parts += [value.__code__, value.__dict__, _read_globals(value)]
+            return name if is_known else f"{name} {self._describe_class(value)}"
+        parts: list[Any] = [value.__defaults__, value.__kwdefaults__, read_closure(value)]
+        if not is_known:
+            parts += [value.__code__, value.__dict__, read_globals(value)]
             parts.append(self._describe_types(value))
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
@@ -205,28 +214,6 @@ class _Pickler(pickle.Pickler):
         return self._walk.describe(value)
 
 
-def _is_of_user(name: str) -> bool:
-    """Whether a module is the user's own, which may change from run to run."""
-    if name in _MAIN:
-        return True
-    package, file = name.partition(".")[0], getattr(sys.modules.get(name), "__file__", None)
-    if package == "torch_distinput":
-        return False
-    if file is None:
-        return package not in sys.stdlib_module_names
-    return not file.startswith((*_STANDARD, *_INSTALLED))  # a user may have a queue.py, too
-
-
-def _finds_user_module(name: str) -> bool:
-    """Whether a name to import is of the user's own: not of a package that is not there."""
-    package = name.partition(".")[0]
-    if package in sys.modules:
-        return _is_of_user(package)
-    spec = importlib.util.find_spec(package)
-    is_installed = spec is None or (spec.origin or "").startswith(_INSTALLED)
-    return not is_installed and _is_of_user(package)
-
-
 def _take_apart(value: Any) -> tuple[Any, ...] | None:
     """What makes up a function in another one's dress, which pickle says by its name or not."""
     if isinstance(value, _CACHED):
@@ -240,78 +227,6 @@ def _take_apart(value: Any) -> tuple[Any, ...] | None:
     if (type(value).__module__, type(value).__name__) == ("functools", "cached_property"):
         return value.attrname, value.func  # not its lock
     return None
-
-
-def _read_closure(function: types.FunctionType) -> list[Any]:
-    return [_read_cell(cell) for cell in function.__closure__ or ()]
-
-
-def _read_cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The values of the global names in a function, and in those inside.
-
-    Of the user's modules what is named beside them, as in ``module.function(x)``, and of those in
-    these: which name belongs to which module the code does not say. So with what it imports.
-    """
-    names = sorted(_find_names(function.__code__))
-    found: list[tuple[str, Any]] = []
-    namespaces, met = [("", function.__globals__)], {function.__module__}
-    imported = _import_late(function.__globals__, function.__code__)
-    namespaces += [(f"{module.__name__}.", vars(module)) for module in imported]
-    while namespaces:
-        prefix, known = namespaces.pop()
-        for name in names:
-            if name not in known:
-                continue
-            value = known[name]
-            if not isinstance(value, types.ModuleType):
-                found.append((prefix + name, value))
-                continue
-            found.append((prefix + name, value.__name__))  # what is used of it has names, too
-            if value.__name__ not in met:
-                met.add(value.__name__)
-                if _is_of_user(value.__name__):
-                    namespaces.append((f"{prefix}{name}.", vars(value)))
-    return found
-
-
-def _import_late(known: dict[str, Any], code: types.CodeType) -> Iterator[types.ModuleType]:
-    """Import the user's modules that code, or a function inside, imports when it runs.
-
-    Raises:
-        UnknownIdentityError: if one cannot be imported.
-    """
-    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
-        if step.opname != "IMPORT_NAME":
-            continue
-        if not level.argval and not _finds_user_module(step.argval):
-            continue
-        try:
-            yield __import__(step.argval, known, None, wanted.argval or (), level.argval)
-        except ModuleNotFoundError as error:
-            missing, wanted_name = f".{error.name}", f".{step.argval}"
-            if missing.endswith(wanted_name) if level.argval else missing == wanted_name:
-                continue  # its function does without it, and is another when it is there
-            msg = f"code that imports {step.argval} ({error})"
-            raise UnknownIdentityError(msg) from error
-        except (Exception, SystemExit) as error:  # a script may end itself
-            msg = f"code that imports {step.argval or '.'} ({error})"
-            raise UnknownIdentityError(msg) from error
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _import_late(known, inner)
-
-
-def _find_names(code: types.CodeType) -> set[str]:
-    inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
-    return set(code.co_names).union(*map(_find_names, inner))
 
 
 def _find_members(kind: type) -> Iterator[tuple[str, Any]]:

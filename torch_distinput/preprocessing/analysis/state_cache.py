@@ -15,11 +15,8 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    find_named_parts,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import find_named_parts, identify
+from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 
