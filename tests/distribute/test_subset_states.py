@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import Squares
@@ -47,3 +47,34 @@ def test_a_state_of_another_part(kind):
         count_steps(kind, 1, state)
     older = [fact for fact in state["recipe"] if "subset" not in fact[0]]
     assert num_steps - 1 == count_steps(kind, 1, {**state, "recipe": older})
+
+
+REVERSED = Subset(Squares(8), [*range(8)][::-1])
+CHANGES = {
+    "a subset, the whole": (REVERSED, Squares(8)),
+    "the whole, a subset": (Squares(8), REVERSED),
+    "a subset, columns": (Subset(TensorDataset(torch.arange(9)), range(8)), torch.arange(8)),
+    "the other source": (
+        tdi.mix({"a": REVERSED, "b": Squares(8)}, weights=(1, 1)),
+        tdi.mix({"a": Squares(8), "b": REVERSED}, weights=(1, 1)),
+    ),
+    "the other part": (
+        ConcatDataset([REVERSED, Squares(8)]),
+        ConcatDataset([Squares(8), REVERSED]),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_part_in_the_place_of_another(change):
+    one, other = (
+        tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=2)
+        for source in CHANGES[change]
+    )
+    with iter(one) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    one.load_state_dict(state)
+    with pytest.raises(tdi.ConfigurationError, match="indices of the subset was"):
+        other.load_state_dict(state)
+        iter(other)

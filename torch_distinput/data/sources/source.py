@@ -179,8 +179,8 @@ class IndexedSource:
 
     def describe_order(self) -> dict[str, Any]:
         """What decides which examples come in which order, but for shuffles and samplers."""
-        subsets = name_subsets(self.dataset)
-        return {**self.facts, **subsets, "number of examples": self.num_examples}
+        part = {} if self.dataset is None else name_subsets(self.dataset)
+        return {**self.facts, **part, "number of examples": self.num_examples}
 
     def describe_dataset(self) -> dict[str, str]:
         """The user's dataset, and which part of another one it is, for ranks to compare."""

@@ -27,7 +27,7 @@ from pathlib import PurePath
 from typing import Any, final
 
 import numpy as np
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
@@ -135,14 +135,20 @@ def describe_dataset(dataset: object) -> str:
 
 
 def name_subsets(dataset: object) -> dict[str, str]:
-    """Name the indices of the subsets that a dataset consists of, for states; nothing without."""
-    digest = _digest_subsets(dataset)
-    return {SUBSET: digest} if digest else {}
+    """Name the indices of the subsets that a dataset consists of, for states."""
+    return {SUBSET: _digest_subsets(dataset) or "all"}
 
 
 def _digest_subsets(dataset: object) -> str:
+    """A digest of the indices, with the places of those that are one of several; or nothing."""
+    parts: dict[str, Any] | None = None
     if isinstance(dataset, Mixture):
-        return " ".join(filter(None, map(_digest_subsets, dataset.sources.values())))
+        parts = dict(dataset.sources)
+    elif type(dataset) is ConcatDataset:
+        parts = {str(number): part for number, part in enumerate(dataset.datasets)}
+    if parts is not None:
+        digests = {name: _digest_subsets(part) for name, part in parts.items()}
+        return " ".join(f"{name}: {digest}" for name, digest in digests.items() if digest)
     if isinstance(dataset, DocumentPacking):
         return _digest_subsets(dataset.source)
     # A dataset of Hugging Face that was split or shuffled keeps its indices as a table.

@@ -173,7 +173,7 @@ def check_recipe(
 ) -> None:
     """Refuse a state that was taken with another recipe; says what differs.
 
-    ``is_whole``: all of the recipe is known; that a sampler gives the order is found out late.
+    ``is_whole``: all of the recipe is known; what comes of the data itself is found out late.
     ``dealt_alike``: it matters which replica had which rows. Else only costs that have changed are
     refused: an epoch may well go on with them, or without, if it was begun otherwise. A state from
     before the first step need not hold them: they may not have been measured by then.
@@ -187,6 +187,8 @@ def check_recipe(
         for fact, value in recipe.items()
         if fact not in (SETTINGS, READERS, DEALING, LENGTHS, SUBSET) or fact in saved
     }
+    if is_whole and SUBSET in saved:
+        here.setdefault(SUBSET, None)
     if state.get("steps") == 0:  # no place in an order yet
         for fact in (READERS, SUBSET):
             here.pop(fact, None)
