@@ -67,7 +67,8 @@ class DistributedIterator(Distributed, StepIterator):
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0
-        self._num_asked_late = 0  # how often for an iterator of which all was delivered
+        self._num_loops = 0  # which have begun over it, and then those when all was delivered
+        self._num_late_loops = 0
         self._totals = TraceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
@@ -96,11 +97,12 @@ class DistributedIterator(Distributed, StepIterator):
     def __iter__(self) -> DistributedIterator:
         """Return itself; says so if it is looped over in further epochs, where nothing is left.
 
-        Who takes steps in groups, by ``islice``, asks once after the end, too.
+        Who takes steps in groups, by ``islice``, asks often, and once after the end.
         """
         record = self._run.record
-        self._num_asked_late += record.ended
-        if self._num_asked_late == 2:
+        self._num_loops += not record.ended
+        self._num_late_loops += record.ended
+        if record.ended and self._num_late_loops == min(2, max(1, self._num_loops)):
             _log.warning(
                 "Expected an iterator with steps to come, got that of epoch %d, of which all were "
                 "delivered: a loop over it has none. For another epoch call iter(dataset), or "

@@ -83,7 +83,7 @@ class CSV(Reader):
             if first is None:
                 return
             names = first[1] if self.header else self._names(len(first[1]))
-            if self.header:
+            if self.header and self.columns is None:  # else who names them knows
                 _warn_of_header(file.path, names)
             head = rows.take(len(names), None if self.header else first)
             table = _Table(file, names, self.columns, head)

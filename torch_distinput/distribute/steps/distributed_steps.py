@@ -37,7 +37,7 @@ class DistributedSteps(Distributed, Iterator["Step"]):
         """Return the next step. Raises what ``next()`` of ``iter(dataset)`` raises."""
         if self._iterator is None:
             try:
-                self._iterator = iter(self._dataset)
+                self._iterator = iter(iter(self._dataset))  # the second is for the loop over this
             except StopIteration as error:  # of user code; raised from here it would be the end
                 msg = "Expected iter() of the dataset to begin, got StopIteration. Catch it there."
                 raise RuntimeError(msg) from error
