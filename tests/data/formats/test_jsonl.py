@@ -11,7 +11,7 @@ import torch
 import torch_distinput as tdi
 from torch_distinput.data.formats import column_types, json_rows, text
 from torch_distinput.data.formats.jsonl import JSONL
-from torch_distinput.testing import check_reader
+from torch_distinput.testing import check_reader, simulate
 
 
 @pytest.fixture(params=["orjson", "python"])
@@ -199,6 +199,29 @@ def test_columns_of_numbers_are_not_rounded_on_the_way(parser):
         decode({"a": [2**64]}, columns={"a": (torch.int64, ...)})
     with pytest.raises(ValueError, match="int64, got -9223372036854775809"):
         decode({"a": -(2**63) - 1})
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("policy", ["data", "file"])
+def test_lists_of_text_that_are_mostly_empty(tmp_path, num_workers, policy):
+    """A part in which all are empty is of the kind of the others; so is one with null."""
+    tags = [["a", "b"], [], None, [], ["c"], *[[]] * 60]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'tags': t})}\n" for t in tags))
+
+    def play(strategy):
+        files = tdi.FileDataset(
+            str(tmp_path / "a.jsonl"), reader="jsonl", split_files=policy == "file"
+        )
+        dataset = strategy.distribute_dataset(
+            files,
+            global_batch_size=2 * num_workers,
+            options=tdi.InputOptions(auto_shard_policy=policy),
+        )
+        return [(batch["tags"].dtype, value) for batch in dataset for value in batch["tags"]]
+
+    found = [pair for part in simulate(play, num_workers=num_workers) for pair in part]
+    assert {"object"} == {str(dtype) for dtype, _ in found}
+    assert sorted(map(str, tags)) == sorted(str(value) for _, value in found)
 
 
 DEEP = {"lists": ("[", "]"), "objects": ('{"b":', "}"), "both": ('[{"b":', "}]")}

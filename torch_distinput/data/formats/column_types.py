@@ -95,7 +95,7 @@ def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
     """Make one column: of the given type, or of the one that the values have.
 
     Numbers and lists of numbers become tensors, mappings a dict of columns, text a list, in which
-    None stands for what is missing; all else is an array of objects.
+    None stands for what is missing; all else is an array of objects, so are lists without numbers.
     """
     dtype, ragged = _split_type(wanted)
     kinds = set(map(type, values))
@@ -240,7 +240,9 @@ def _lists(
     flat = list(chain.from_iterable(values))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     if not flat:
-        empty = torch.empty(0, dtype=dtype or torch.float64, device="cpu")
+        if dtype is None:
+            return None  # lists of text, perhaps, as other rows may show
+        empty = torch.empty(0, dtype=dtype, device="cpu")
         return _rows_of_lists(name, empty, lengths, ragged=ragged)
     kinds = set(map(type, flat))
     if not kinds <= {bool, int, float}:
@@ -253,8 +255,10 @@ def _needs_all(kinds: set[type], values: list[Any]) -> bool:
     """Whether these values make a column in which nothing can stand for a missing one."""
     if kinds <= {bool, int, float, type(None)} or kinds == {dict, type(None)}:
         return True
-    lists = [value for value in values if value is not None]
-    return kinds == {list, type(None)} and _lists("", lists, torch.float64, ragged=True) is not None
+    lists = [value for value in values if value]  # an empty one may be of text
+    if kinds != {list, type(None)} or not lists:
+        return False
+    return _lists("", lists, torch.float64, ragged=True) is not None
 
 
 def _is_number(value: Any) -> bool:

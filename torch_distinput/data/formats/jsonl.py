@@ -54,7 +54,7 @@ class JSONL(Reader):
     - An object becomes a dict of columns itself.
     - Lists of ``k`` numbers become a tensor ``(rows, k)``; of any length, where ``columns`` says
       so, a jagged one.
-    - All else becomes a NumPy array of objects.
+    - All else becomes a NumPy array of objects, lists of text and lists that are all empty, too.
 
     A number that is null or missing is an error, and so are values that are nested more than 100
     deep, and numbers beyond float64 (``1e400``), also in columns that are not chosen. What a
