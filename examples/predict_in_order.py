@@ -1,5 +1,6 @@
 """Predict on all ranks, and get the predictions back in the order of the data.
 
+    pip install '.[examples]'
     torchrun --standalone --nproc-per-node 3 examples/predict_in_order.py
 
 Each rank predicts its part of every batch, the last one uneven. The ids of a step say which

@@ -177,6 +177,7 @@ def main() -> None:
         folder = [args.out or Path(temporary)]
         if dist.is_initialized():
             dist.broadcast_object_list(folder)  # rank 0's, which ends last
+        folder[0].mkdir(parents=True, exist_ok=True)
         run(folder[0], args)
     gc.collect()  # DistributedDataParallel must be gone before its process group is
     if dist.is_initialized():

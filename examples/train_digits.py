@@ -1,5 +1,6 @@
 """An ordinary training script, and the three lines that change for any number of ranks.
 
+    pip install '.[examples]'
     python examples/train_digits.py
     torchrun --standalone --nproc-per-node 3 examples/train_digits.py
     python examples/train_digits.py --replicas 2

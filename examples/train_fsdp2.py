@@ -1,5 +1,6 @@
 """FSDP2 over a device mesh, saved in the middle of an epoch and resumed on other ranks.
 
+    pip install '.[examples]'
     torchrun --standalone --nproc-per-node 2 examples/train_fsdp2.py --folder run --steps 30
     torchrun --standalone --nproc-per-node 4 examples/train_fsdp2.py --folder run
 

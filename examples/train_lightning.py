@@ -67,6 +67,9 @@ def main() -> None:
     arguments = parse_arguments()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
+    if not arguments.resume and os.environ.get("RANK", "0") == "0":
+        for notes in folder.glob("rank-*.txt"):  # of another time
+            notes.unlink()
     columns = make_columns()
     size = arguments.global_batch_size
     data = DataModule(columns, val=columns, global_batch_size=size, shuffle=True)

@@ -106,6 +106,36 @@ def test_an_archive_is_opened_again(server, kind, ends):
         assert NUM_RECORDS == len(first) + sum(map(len, steps))
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize("server", [True], indirect=True)
+def test_an_archive_that_never_comes_is_asked_for_five_times(server, kind):
+    """Not five times by who opens it, each of which is five times by who reads a part."""
+    url = put_archive(server, kind)
+    server.num_lost = math.inf
+    with pytest.raises(OSError, match=f"{url}: .*after 5 attempts$") as caught:
+        tdi.FileDataset(f"{kind}://*.txt::{url}").list_files()
+    assert "after 5 attempts, after" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["damaged", "cut off", "joined"])
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_half_an_archive(tmp_path, how, is_remote):
+    """tarfile takes what it cannot read for the end, and passes over a second archive."""
+    server = WebServer()
+    whole = server.files[f"/{put_archive(server, 'tar').rpartition('/')[2]}"]
+    half = 512 + -(-len(LINES) // 2 // 512) * 512
+    found = {
+        "damaged": whole[: half + 148] + b"7654321" + whole[half + 155 :],
+        "cut off": whole[:half],
+        "joined": whole * 2,
+    }
+    (tmp_path / "all.tar").write_bytes(found[how])
+    url = server.put("all.tar", found[how]) if is_remote else f"file://{tmp_path}/all.tar"
+    with pytest.raises(tdi.ConfigurationError, match="blocks of zeros expected from byte"):
+        count_records(f"tar://*.txt::{url}")
+    server.close()
+
+
 def test_what_is_no_archive_is_named(tmp_path):
     (tmp_path / "all.zip").write_bytes(LINES)
     url = f"zip://*.txt::file://{tmp_path}/all.zip"
@@ -113,13 +143,15 @@ def test_what_is_no_archive_is_named(tmp_path):
         count_records(url)
 
 
-def test_a_compressed_archive_behind_a_copy(tmp_path):
-    """The copy has a name that does not say how it is compressed."""
-    with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
+@pytest.mark.parametrize("end", [".tar.gz", ".tgz"])
+def test_a_compressed_archive(tmp_path, end):
+    """Also behind a copy, which has a name that does not say how it is compressed."""
+    with tarfile.open(tmp_path / f"all{end}", "w:gz") as archive:
         info = tarfile.TarInfo("a.txt")
         info.size = len(LINES)
         archive.addfile(info, io.BytesIO(LINES))
-    assert NUM_RECORDS == count_records(f"tar://*.txt::simplecache::file://{tmp_path}/all.tar.gz")
+    assert NUM_RECORDS == count_records(f"tar://*.txt::simplecache::file://{tmp_path}/all{end}")
+    assert NUM_RECORDS == count_records(f"tar://*.txt::file://{tmp_path}/all{end}")
 
 
 def test_a_manifest_of_a_signed_link():
@@ -156,7 +188,7 @@ def test_a_range_that_is_cut_once_is_asked_for_again(server, name):
 def test_a_connection_that_is_always_cut(server, name):
     url = server.put(name, gzip.compress(LINES, 0) if name.endswith("gz") else LINES)
     server.num_cut = math.inf
-    with pytest.raises(tdi.SourceError, match=r"OSError.*Client"):
+    with pytest.raises(tdi.SourceError, match=r"(OSError|StorageError).*Client"):
         count_records(url)
 
 

@@ -102,6 +102,16 @@ def test_floats_without_a_number_are_a_batch_without_any_string(make, rows):
     assert [0] * len(rows) == layer(floats).tolist() == features({"x": floats})["x"].tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (2, 1)])
+def test_their_shape_stays(dtype, shape):
+    layer = pp.Hashing(11, mask_value="", missing="mask")
+    found = layer(torch.full(shape, torch.nan, dtype=dtype))
+    assert torch.equal(torch.zeros(shape, dtype=torch.int64), found)
+    with pytest.raises(TypeError, match=f"takes integers, got a tensor of dtype {dtype}"):
+        layer(torch.ones(2, dtype=dtype))
+
+
 LARGE = [[2**63, 1], [2, 3]]
 
 

@@ -84,6 +84,7 @@ class Text(Reader):
     r"""Lines of UTF-8 text (``tf.data.TextLineDataset``): a batch is a list of ``str``.
 
     Lines end with ``\n`` or ``\r\n``; a last line without an end counts, an empty rest does not.
+    A byte order mark at the beginning of a file, and a ``\r`` at its end, belong to no line.
 
     Attributes:
         packed: a batch is packed strings instead; see :class:`FileDataset`.

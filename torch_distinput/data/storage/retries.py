@@ -44,6 +44,10 @@ _LIBRARIES = {
 """Clients of storages, whose errors are of classes of their own."""
 
 
+class StorageError(OSError):
+    """No attempt has succeeded: who asked for something larger does not ask again."""
+
+
 @final
 @dataclass(slots=True)
 class Retries:
@@ -98,7 +102,7 @@ def _pause_after(error: Exception, number: int) -> float:
         raise_failure(error)
     if number == _ATTEMPTS:
         said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
-        raise OSError(errno.EIO, said) from error
+        raise StorageError(errno.EIO, said) from error
     return float(_FIRST_PAUSE * 2 ** (number - 1))
 
 
@@ -113,7 +117,7 @@ def may_pass(error: Exception) -> bool:
         return True
     if isinstance(error, OSError) and error.errno in _LASTING:
         return False
-    if isinstance(error, _FINAL) or _status(error) in _REFUSALS:
+    if isinstance(error, (*_FINAL, StorageError)) or _status(error) in _REFUSALS:
         return False
     return isinstance(error, (OSError, EOFError)) or _is_of_client(error)
 

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import partial
-from tarfile import TarError
+from tarfile import ReadError, TarError, TarFile
 from typing import IO, Any, cast
 from zipfile import BadZipFile
 
@@ -26,13 +26,16 @@ from fsspec.implementations.cached import WholeFileCacheFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_compression
 
+from torch_distinput.data.storage.compression import without_query
 from torch_distinput.data.storage.range_reader import open_ranged
-from torch_distinput.data.storage.retries import Retries, attempt
+from torch_distinput.data.storage.retries import Retries, StorageError, attempt
 from torch_distinput.errors import ConfigurationError
 
 _WHOLE = ("simplecache", "filecache")
 _IN_BLOCKS = ("blockcache", "cached")
 _ARCHIVES = ("zip", "tar")
+_SHORT_ENDS = {".tgz": "gzip", ".tbz": "bz2", ".tbz2": "bz2", ".txz": "xz"}
+_BLOCK, _PIECE_BYTES = 512, 1 << 16
 
 
 def find_system(
@@ -64,7 +67,11 @@ def find_system(
             attempt(partial(_keep_whole, *archive), retries)
     try:
         return attempt(partial(_find, url, storage_options, retries), retries)
-    except (BadZipFile, TarError) as error:
+    except (StorageError, BadZipFile, TarError) as error:
+        # What it could not read zipfile takes for no archive.
+        origin = error if isinstance(error, StorageError) else error.__context__
+        if isinstance(origin, StorageError):
+            raise StorageError(origin.errno, f"{url}: {origin.strerror}") from origin
         msg = f"Expected an archive at {url!r}, got {type(error).__name__}: {error}."
         raise ConfigurationError(msg) from error
 
@@ -89,15 +96,46 @@ def _find(
         behind = {name: options[name] for name in protocols & options.keys()}
         storage, inner = fsspec.core.url_to_fs("::".join(links[1:]), **behind)
         if kind == "tar":  # fsspec tells it by the name of the file, and a copy has another one
-            options["tar"] = {"compression": infer_compression(inner), **options.get("tar", {})}
+            options["tar"] = {"compression": _compression(inner), **options.get("tar", {})}
         if isinstance(storage, (AsyncFileSystem, MemoryFileSystem)):
             own = {name: options[name] for name in options.keys() - protocols - {kind}}
             own |= options.get(kind, {})
             made = fsspec.get_filesystem_class(kind)
             system = made(fo=_open_archive(storage, inner, url, retries), **own)
-            return system, made._strip_protocol(links[0])  # noqa: SLF001
+            path = made._strip_protocol(links[0])  # noqa: SLF001
+        else:
+            system, path = fsspec.core.url_to_fs(url, **options)
+        if kind == "tar":
+            _check_end(system.tar)
+        return system, cast("str", path)
     system, path = fsspec.core.url_to_fs(url, **options)
     return system, cast("str", path)
+
+
+def _compression(path: str) -> str | None:
+    """How the archive of a name is compressed, for fsspec."""
+    name = without_query(path)
+    short = (kind for end, kind in _SHORT_ENDS.items() if name.lower().endswith(end))
+    return next(short, None) or infer_compression(name)
+
+
+def _check_end(archive: TarFile) -> None:
+    """Refuse what is more than one whole archive.
+
+    ``tarfile`` passes over what is behind the first blocks of zeros, and takes a damaged header,
+    or that nothing more is there, for the end.
+    """
+    file: Any = archive.fileobj
+    file.seek(archive.offset)
+    end = rest = file.read(_BLOCK)
+    while rest and not rest.strip(b"\0"):
+        rest = file.read(_PIECE_BYTES)
+    if rest or len(end) < _BLOCK:
+        msg = (
+            f"blocks of zeros expected from byte {archive.offset} to the end: it was cut off, is "
+            "damaged there, or is several joined to one, which reader='tar' reads"
+        )
+        raise ReadError(msg)
 
 
 def _open_archive(

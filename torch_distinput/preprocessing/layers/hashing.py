@@ -142,12 +142,12 @@ class Hashing(Layer):
         """Take a batch of NaN alone, or of nothing, for one of None: who made it saw no string."""
         if torch.compiler.is_compiling():
             return inputs
-        floats = inputs.numpy(force=True) if isinstance(inputs, torch.Tensor) else inputs
+        floats = inputs
+        if isinstance(inputs, torch.Tensor) and inputs.is_floating_point():
+            floats = inputs.to(torch.float64).numpy(force=True)  # NumPy has no bfloat16
         if not isinstance(floats, np.ndarray) or floats.dtype.kind != "f":
             return inputs
-        if not np.isnan(floats).all():
-            return inputs
-        return nest([None] * floats.size, floats.shape)
+        return np.full(floats.shape, None, object) if np.isnan(floats).all() else inputs
 
     def _fill(self, value: Any) -> Any:
         """Beside NaN, NumPy and pandas make floats of integers."""
