@@ -85,7 +85,8 @@ class Tar(Reader):
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut between keys, 4 MiB each at most."""
-        kind = " ".join(["tar", *sorted(self.optional)])  # no cut comes right behind one that is a link
+        # No cut comes right behind a link that stands for one of these.
+        kind = " ".join(["tar", *sorted(self.optional)])
         find_cuts = partial(_cuts, headers=self._headers())
         return sidecar_index.index_parts(file, self.index, kind, find_cuts)
 
