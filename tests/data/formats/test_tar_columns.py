@@ -252,3 +252,22 @@ def test_a_file_without_a_record_behind_what_is_damaged(size):
     found, reasons = read_in_parts(Tar(columns=["jpg"], optional=["txt"]), damaged)
     assert ["2"] == [row["__key__"] for row in found]
     assert ["member at byte 1024", "record '0'", "record '1'"] == reasons
+
+
+@pytest.mark.parametrize("names", [["txt", "cls"], ["cls", "txt"]])
+def test_a_kept_index_of_a_reader_without_optional_files(monkeypatch, tmp_path, names):
+    """It may cut right behind a link in the place of one, of which the next part knows nothing."""
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 1)
+    link = tarfile.TarInfo("1.txt")
+    link.type, link.linkname = tarfile.SYMTYPE, "0.txt"
+    pictures = [(f"{n}.jpg", b"%d" % n) for n in range(3)]
+    (tmp_path / "a.tar").write_bytes(archive([pictures[0], link, *pictures[1:]]))
+
+    def keys(reader):
+        files = tdi.FileDataset(str(tmp_path / "a.tar"), reader=reader, on_error="skip")
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=1)
+        return [key for batch in dataset for key in batch["__key__"]]
+
+    assert ["0", "1", "2"] == keys(Tar(columns=["jpg"], index="beside"))
+    assert ["0", "2"] == keys(Tar(columns=["jpg"], index="beside", optional=names))
+    assert ["0", "1", "2"] == keys(Tar(columns=["jpg"], index="beside"))
