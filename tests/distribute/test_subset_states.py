@@ -8,6 +8,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, r
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import Squares
+from torch_distinput.testing import simulate
 
 
 def half_of(kind, seed):
@@ -65,11 +66,11 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_part_in_the_place_of_another(change):
+def refused(one, other):
+    """A state of the one goes on with it, and not with the other."""
     one, other = (
         tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=2)
-        for source in CHANGES[change]
+        for source in (one, other)
     )
     with iter(one) as iterator:
         next(iterator)
@@ -78,3 +79,24 @@ def test_a_part_in_the_place_of_another(change):
     with pytest.raises(tdi.ConfigurationError, match="indices of the subset was"):
         other.load_state_dict(state)
         iter(other)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_part_in_the_place_of_another(change):
+    refused(*CHANGES[change])
+
+
+def test_selections_of_hugging_face():
+    """Between states, and between ranks."""
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"x": [0] * 8})
+    refused(whole, whole.shuffle(seed=1))
+    refused(whole.shuffle(seed=1), whole)
+    refused(whole.select([1, 3, 5, 7]), whole.select([0, 2, 4, 6]))
+
+    def play(strategy):
+        mine = whole.shuffle(seed=strategy.worker_index)
+        with pytest.raises(tdi.MismatchError, match="indices of the subset"):
+            iter(strategy.distribute_dataset(mine, global_batch_size=2))
+
+    simulate(play, num_workers=2)
