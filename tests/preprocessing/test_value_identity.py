@@ -6,9 +6,11 @@ import importlib
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 
+from torch_distinput.preprocessing.analysis import user_modules
 from torch_distinput.preprocessing.analysis.function_identity import identify
 from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 
@@ -136,8 +138,35 @@ def test_a_module_inside_of_a_package(tmp_path, monkeypatch, held, name, call, i
 
 def test_modules_that_are_known_by_their_names():
     """Installed ones, whatever torch calls their files."""
-    ops = torch.ops.aten
-    assert identify(lambda x: ops.add(x, x)) == identify(lambda x: ops.add(x, x))
+    for ops in (torch.ops, torch.ops.aten, np.linalg):
+        assert identify(lambda x, ops=ops: ops(x)) == identify(lambda x, ops=ops: ops(x))
+
+
+@pytest.mark.parametrize("how", ["by its name", "late"])
+def test_ones_own_part_of_a_package_that_is_installed(tmp_path, monkeypatch, how):
+    """A namespace may have folders in both places."""
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    monkeypatch.setattr(user_modules, "_INSTALLED", (str(installed),))
+    for folder in (installed, own):
+        (folder / "corp_of_job" / folder.name).mkdir(parents=True)
+        monkeypatch.syspath_prepend(folder)
+
+    def identity(factor):
+        text = f"def clean(x): return {factor}"
+        (own / "corp_of_job" / "own" / "part.py").write_text(text)
+        for known in [known for known in sys.modules if "_of_job" in known]:
+            del sys.modules[known]
+        sys.path_importer_cache.clear()
+        if how == "by its name":
+            return identify(importlib.import_module("corp_of_job.own.part").clean)
+        known = {"__name__": "job"}
+        exec(  # noqa: S102
+            "def fn(x):\n  from corp_of_job.own import part\n  return part.clean(x)", known
+        )
+        return identify(known["fn"])
+
+    assert identity(1) == identity(1)
+    assert identity(1) != identity(22)
 
 
 def test_an_extension(tmp_path, monkeypatch):

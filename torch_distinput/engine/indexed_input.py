@@ -47,7 +47,7 @@ from torch_distinput.plan.progress.position import (
     make_cluster_error,
     make_layout,
 )
-from torch_distinput.plan.progress.state import SAMPLED, Recipe
+from torch_distinput.plan.progress.state import SAMPLED, SUBSET, Recipe
 from torch_distinput.plan.progress.state_version_1 import Flat
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class IndexedInput:
         self._check_mixture(position.epoch)
         self._batches.begin(position)
         part, order = self._source.describe_dataset(), self._batches.facts(position.epoch)
-        facts = {**part, **self._describe(position), **order}  # what says most comes first
+        facts = {**self._describe(position), **part, **order}
+        facts.pop(SUBSET, None)  # the part says more of a Subset; others may differ where loaded
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 

@@ -36,7 +36,7 @@ from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.plan.progress.state import SUBSET
+from torch_distinput.plan.progress.state import NOT_TOLD, SUBSET, WHOLE
 from torch_distinput.random_generators import forked_generators, seed_generators
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def describe_dataset(dataset: object) -> str:
 
 def name_subsets(dataset: object) -> dict[str, str]:
     """Name the indices of the subsets that a dataset consists of, for states."""
-    return {SUBSET: _digest_subsets(dataset) or "all"}
+    return {SUBSET: _digest_subsets(dataset) or WHOLE}
 
 
 def _digest_subsets(dataset: object) -> str:
@@ -151,15 +151,25 @@ def _digest_subsets(dataset: object) -> str:
         return " ".join(f"{name}: {digest}" for name, digest in digests.items() if digest)
     if isinstance(dataset, DocumentPacking):
         return _digest_subsets(dataset.source)
-    # A dataset of Hugging Face that was split or shuffled keeps its indices as a table.
-    is_of_datasets = type(dataset).__module__.partition(".")[0] == "datasets"
-    table = getattr(dataset, "_indices", None) if is_of_datasets else None
-    if table is not None:
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        # What was split or shuffled keeps its indices as a table, until it is mapped or saved.
+        table = getattr(dataset, "_indices", None)
+        if table is None:
+            return NOT_TOLD
         step = -(-len(table) // _MOST_HASHED) or 1
         return f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
     if type(dataset) is not Subset:
         return ""
+    if _is_whole(dataset):
+        return _digest_subsets(dataset.dataset)
     return f"{fingerprint(_choose_indices(dataset)):x} {_digest_subsets(dataset.dataset)}".strip()
+
+
+def _is_whole(subset: Subset[Any]) -> bool:
+    """Whether a subset is the dataset itself, as far as it is looked at."""
+    count, whole = len(subset.indices), getattr(subset.dataset, "__len__", lambda: None)()
+    step = -(-count // _MOST_HASHED) or 1
+    return count == whole and _choose_indices(subset) == [*range(0, count, step)]
 
 
 def _choose_indices(subset: Subset[Any]) -> list[int]:

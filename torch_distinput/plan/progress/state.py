@@ -42,6 +42,9 @@ They go on with a budget all the same, since a place is an example of the order.
 """
 SUBSET = "indices of the subset"
 """A fact of a recipe, unknown to older states: which part of a dataset is played."""
+WHOLE = "all"
+NOT_TOLD = "not told"
+"""Of a dataset that may be a part, but has no indices: those of before may have been applied."""
 SAMPLED = "order of the sampler"
 """A fact of a recipe whose order a sampler of the user's gives."""
 SAMPLER_CURE = (
@@ -188,7 +191,9 @@ def check_recipe(
         if fact not in (SETTINGS, READERS, DEALING, LENGTHS, SUBSET) or fact in saved
     }
     if is_whole and SUBSET in saved:
-        here.setdefault(SUBSET, None)
+        here.setdefault(SUBSET, WHOLE)
+    if any(NOT_TOLD in str(found.get(SUBSET)) for found in (saved, here)):
+        here.pop(SUBSET, None)
     if state.get("steps") == 0:  # no place in an order yet
         for fact in (READERS, SUBSET):
             here.pop(fact, None)

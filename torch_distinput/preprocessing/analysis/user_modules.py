@@ -9,6 +9,7 @@ import sysconfig
 import types
 from collections.abc import Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
@@ -28,18 +29,20 @@ def is_of_user(name: str) -> bool:
     package = name.partition(".")[0]
     if package == "torch_distinput":
         return False
-    places = [*_find_places(name), *_find_places(package)]
+    places = _find_places(name) or _find_places(package)
     if not places:
         return package not in sys.stdlib_module_names
-    # By place: a user may have a queue.py, too.
-    return not any(place.startswith((*_STANDARD, *_INSTALLED)) for place in places)
+    # By place: a user may have a queue.py, too, and a part of a package that is installed.
+    return not all(place.startswith((*_STANDARD, *_INSTALLED)) for place in places)
 
 
 def _find_places(name: str) -> list[str]:
     """Where a module comes from: its file, or the folders of a package without one."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    return [file] if file else list(getattr(module, "__path__", ()))
+    if file:
+        return [file] if Path(file).is_absolute() else []  # of torch.ops it is some name
+    return list(getattr(module, "__path__", ()))
 
 
 def _finds_user_module(name: str) -> bool:
