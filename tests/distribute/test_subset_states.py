@@ -55,6 +55,7 @@ CHANGES = {
     "a subset, the whole": (REVERSED, Squares(8)),
     "the whole, a subset": (Squares(8), REVERSED),
     "a subset, columns": (Subset(TensorDataset(torch.arange(9)), range(8)), torch.arange(8)),
+    "columns, a subset": (torch.arange(8), Subset(TensorDataset(torch.arange(9)), range(8))),
     "the other source": (
         tdi.mix({"a": REVERSED, "b": Squares(8)}, weights=(1, 1)),
         tdi.mix({"a": Squares(8), "b": REVERSED}, weights=(1, 1)),
@@ -118,5 +119,6 @@ def test_selections_of_hugging_face():
 def test_the_whole_in_another_dress():
     rows = [torch.tensor(x) for x in range(8)]
     goes_on(rows, torch.arange(8))
+    goes_on(torch.arange(8), rows)
     goes_on(rows, Subset(rows, range(8)))
     goes_on(Subset(rows, [*range(8)]), TensorDataset(torch.arange(8)))

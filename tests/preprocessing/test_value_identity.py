@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import types
@@ -134,6 +135,33 @@ def test_a_module_inside_of_a_package(tmp_path, monkeypatch, held, name, call, i
     first, same, other = identity(1), identity(1), identity(22)
     assert first == same
     assert not {*first} & {*other}
+
+
+HOLDING = {
+    "a partial": lambda package: functools.partial(lambda p, x: p.sub.clean(x), package),
+    "a list": lambda package: lambda x, held=[package]: held[0].sub.clean(x),
+    "a dict": lambda package: {"m": package},
+}
+
+
+@pytest.mark.parametrize("how", HOLDING)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_package_that_something_holds(tmp_path, monkeypatch, how, is_folder):
+    """Which module of it is used no code says."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pack_of_job").mkdir()
+    if not is_folder:
+        (tmp_path / "pack_of_job" / "__init__.py").touch()
+
+    def identity(factor):
+        (tmp_path / "pack_of_job" / "sub.py").write_text(f"def clean(x): return {factor}\n")
+        for known in [known for known in sys.modules if "_of_job" in known]:
+            del sys.modules[known]
+        sys.path_importer_cache.clear()
+        importlib.import_module("pack_of_job.sub")
+        return identify(HOLDING[how](sys.modules["pack_of_job"]))
+
+    assert identity(1) == identity(1) != identity(22)
 
 
 def test_modules_that_are_known_by_their_names():

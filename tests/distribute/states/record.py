@@ -28,6 +28,7 @@ from typing import Any
 from tests.distribute.states import legs, stops, written
 from tests.distribute.states.all_recipes import RECIPES
 from tests.distribute.states.playing import Rest, expected_of, play
+from torch_distinput.plan.progress.state import SUBSET, WHOLE
 
 Case = dict[str, Any]
 _PACKAGES = ("torch", "torchdata", "numpy")
@@ -139,12 +140,16 @@ def difference(expected: Case, case: Case) -> str:
 
 
 def unmarked(state: dict[str, Any]) -> dict[str, Any]:
-    """A state as it was before places in sources held a mark of what they began with."""
+    """A state as it was before places in sources held a mark of what they began with.
+
+    And before those with an index said that they are of all of it, and not of a subset.
+    """
     streams = [
         [batch, row, *([*told, _unmarked(place)] for *told, place in segments)]
         for batch, row, *segments in state["streams"]
     ]
-    return {**state, "streams": streams}
+    recipe = [fact for fact in state["recipe"] if fact != [SUBSET, WHOLE]]
+    return {**state, "recipe": recipe, "streams": streams}
 
 
 def _unmarked(place: Any) -> Any:

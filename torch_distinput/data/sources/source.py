@@ -179,7 +179,7 @@ class IndexedSource:
 
     def describe_order(self) -> dict[str, Any]:
         """What decides which examples come in which order, but for shuffles and samplers."""
-        part = {} if self.dataset is None else name_subsets(self.dataset)
+        part = name_subsets(self.dataset)
         return {**self.facts, **part, "number of examples": self.num_examples}
 
     def describe_dataset(self) -> dict[str, str]:

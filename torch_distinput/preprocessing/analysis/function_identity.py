@@ -17,6 +17,7 @@ import torch
 from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.preprocessing.analysis.user_modules import (
     UnknownIdentityError,
+    find_submodules,
     import_late,
     is_of_user,
     read_closure,
@@ -151,17 +152,17 @@ class _Walk:
         if not is_of_user(module.__name__) or self._meet(module):
             return name
         file = getattr(module, "__file__", None) or ""
-        if not file and hasattr(module, "__path__"):
-            return name  # folders: what is used of them has names
+        is_folder = not file and hasattr(module, "__path__")
         try:
-            source = Path(file).read_bytes()
+            source = b"" if is_folder else Path(file).read_bytes()
         except OSError as error:
             msg = f"the module {module.__name__}, of which the source is not known ({error})"
             raise UnknownIdentityError(msg) from error
         text = source if file.endswith(".py") else b""  # an extension imports what it likes
         code = compile(text, module.__name__, "exec", dont_inherit=True)
         imported = list(import_late(vars(module), code))
-        return f"{name} {hashlib.sha256(source).hexdigest()} {self.digest(imported)}"
+        parts = [imported, find_submodules(module)]
+        return f"{name} {hashlib.sha256(source).hexdigest()} {self.digest(parts)}"
 
     def _describe_definition(self, value: Any) -> str:
         name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"

@@ -102,6 +102,13 @@ def _read_modules(function: types.FunctionType) -> list[types.ModuleType]:
     return [module for module in modules if is_of_user(module.__name__)]
 
 
+def find_submodules(package: types.ModuleType) -> list[types.ModuleType]:
+    """What has been imported of a package, which any code that holds it may use."""
+    held = [one for one in vars(package).values() if isinstance(one, types.ModuleType)]
+    inside = [one for one in held if one.__name__.rpartition(".")[0] == package.__name__]
+    return sorted(inside, key=lambda module: module.__name__)
+
+
 def import_late(known: dict[str, Any], code: types.CodeType) -> Iterator[types.ModuleType]:
     """Import the user's modules that code, or a function inside, imports when it runs.
 
