@@ -60,6 +60,10 @@ CHANGES = {
         tdi.mix({"a": REVERSED, "b": Squares(8)}, weights=(1, 1)),
         tdi.mix({"a": Squares(8), "b": REVERSED}, weights=(1, 1)),
     ),
+    "one of many parts": (
+        ConcatDataset([Subset(Squares(8), [1])] * 100),
+        ConcatDataset([*[Subset(Squares(8), [1])] * 99, Subset(Squares(8), [2])]),
+    ),
     "the other part": (
         ConcatDataset([REVERSED, Squares(8)]),
         ConcatDataset([Squares(8), REVERSED]),
@@ -77,6 +81,7 @@ def refused(one, other):
         next(iterator)
         state = iterator.state_dict()
     one.load_state_dict(state)
+    assert len(str(dict(state["recipe"])["indices of the subset"])) < 300
     with pytest.raises(tdi.ConfigurationError, match="indices of the subset was"):
         other.load_state_dict(state)
         iter(other)

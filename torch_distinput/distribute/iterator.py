@@ -97,7 +97,8 @@ class DistributedIterator(Distributed, StepIterator):
     def __iter__(self) -> DistributedIterator:
         """Return itself; says so if it is looped over in further epochs, where nothing is left.
 
-        Who takes steps in groups, by ``islice``, asks often, and once after the end.
+        Who takes steps in groups, by ``islice``, asks often, and once after the end. A group of a
+        whole epoch looks like a loop.
         """
         record = self._run.record
         self._num_loops += not record.ended

@@ -50,6 +50,8 @@ _PATIENCE_SECONDS = 1.0
 _KEY = (0, 0)
 _MOST_HASHED = 1024
 """Indices of a Subset that are looked at."""
+_LONGEST_TEXT = 200
+"""Of the parts of a dataset, in each state; more of them have a digest together."""
 
 
 @final
@@ -148,7 +150,10 @@ def _digest_subsets(dataset: object) -> str:
         parts = {str(number): part for number, part in enumerate(dataset.datasets)}
     if parts is not None:
         digests = {name: _digest_subsets(part) for name, part in parts.items()}
-        return " ".join(f"{name}: {digest}" for name, digest in digests.items() if digest)
+        if NOT_TOLD in digests.values():
+            return NOT_TOLD
+        text = " ".join(f"{name}: {digest}" for name, digest in digests.items() if digest)
+        return text if len(text) <= _LONGEST_TEXT else f"{fingerprint(text):x}"
     if isinstance(dataset, DocumentPacking):
         return _digest_subsets(dataset.source)
     if type(dataset).__module__.partition(".")[0] == "datasets":

@@ -192,7 +192,7 @@ def check_recipe(
     }
     if is_whole and SUBSET in saved:
         here.setdefault(SUBSET, WHOLE)
-    if any(NOT_TOLD in str(found.get(SUBSET)) for found in (saved, here)):
+    if NOT_TOLD in (saved.get(SUBSET), here.get(SUBSET)):
         here.pop(SUBSET, None)
     if state.get("steps") == 0:  # no place in an order yet
         for fact in (READERS, SUBSET):
