@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
+from fsspec.implementations.local import LocalFileSystem
 
 import torch_distinput as tdi
 from tests.distribute.street import play
@@ -134,6 +135,30 @@ def test_half_an_archive(tmp_path, how, is_remote):
     with pytest.raises(tdi.ConfigurationError, match="blocks of zeros expected from byte"):
         count_records(f"tar://*.txt::{url}")
     server.close()
+
+
+@pytest.mark.parametrize("num_busy", [4, 5])
+def test_a_busy_storage_makes_no_pattern_of_a_name(tmp_path, monkeypatch, num_busy):
+    """Else another file would match it."""
+    for name in ("part[1].txt", "part1.txt"):
+        (tmp_path / name).write_text(name)
+    asked = []
+
+    def info(self, path, **keywords):
+        asked.append(path)
+        if "[" in path and len(asked) <= num_busy:
+            raise ConnectionResetError("busy")
+        return found(self, path, **keywords)
+
+    found = LocalFileSystem.info
+    monkeypatch.setattr(LocalFileSystem, "info", info)
+    files = tdi.FileDataset(f"file://{tmp_path}/part[1].txt")
+    if num_busy == 5:
+        with pytest.raises(OSError, match="busy, after 5 attempts"):
+            files.list_files()
+    else:
+        (one,) = files.list_files()
+        assert one.path.endswith("part[1].txt")
 
 
 def test_what_is_no_archive_is_named(tmp_path):

@@ -98,7 +98,9 @@ async def attempt_later(call: Callable[[], Awaitable[T]], retries: Retries) -> T
 
 def _pause_after(error: Exception, number: int) -> float:
     """Seconds until the next attempt; raises where there is none."""
-    if not may_pass(error):
+    # zipfile says of what it could not read that it is no archive.
+    origin = error.__context__ if isinstance(error, BadZipFile) else error
+    if isinstance(origin, StorageError) or not may_pass(error):
         raise_failure(error)
     if number == _ATTEMPTS:
         said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
@@ -117,7 +119,7 @@ def may_pass(error: Exception) -> bool:
         return True
     if isinstance(error, OSError) and error.errno in _LASTING:
         return False
-    if isinstance(error, (*_FINAL, StorageError)) or _status(error) in _REFUSALS:
+    if isinstance(error, _FINAL) or _status(error) in _REFUSALS:
         return False
     return isinstance(error, (OSError, EOFError)) or _is_of_client(error)
 
