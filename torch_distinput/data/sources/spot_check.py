@@ -156,7 +156,7 @@ def _digest_subsets(dataset: object) -> str:
         return text if len(text) <= _LONGEST_TEXT else f"{fingerprint(text):x}"
     if isinstance(dataset, DocumentPacking):
         return _digest_subsets(dataset.source)
-    if type(dataset).__module__.partition(".")[0] == "datasets":
+    if type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too
         # What was split or shuffled keeps its indices as a table, until it is mapped or saved.
         table = getattr(dataset, "_indices", None)
         if table is None:
