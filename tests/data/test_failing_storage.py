@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import io
 import math
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.zip import ZipFileSystem
 
 import torch_distinput as tdi
 from tests.distribute.street import play
@@ -166,6 +168,19 @@ def test_what_is_no_archive_is_named(tmp_path):
     url = f"zip://*.txt::file://{tmp_path}/all.zip"
     with pytest.raises(tdi.ConfigurationError, match=f"archive at '{re.escape(url)}', got BadZip"):
         count_records(url)
+
+
+def test_an_archive_is_closed_when_its_epoch_is_over(tmp_path):
+    """Not when the garbage collector comes: it would hold a file open for each member."""
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a.txt", LINES)
+    gc.collect()
+    gc.disable()
+    try:
+        assert NUM_RECORDS == count_records(f"zip://*.txt::simplecache::file://{tmp_path}/all.zip")
+        assert not [one for one in gc.get_objects() if isinstance(one, ZipFileSystem)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("end", [".tar.gz", ".tgz"])

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from operator import index
 from typing import final
 
@@ -217,17 +218,20 @@ class UnitSource:
         return shuffles and self.dataset.reader.mapped
 
     def _file(self, number: int, log: ReadLog) -> InputFile:
-        info = self.listing[number]
+        info, options = self.listing[number], self.dataset.storage_options
+        tell = partial(log.bad, info.path)
+        file = filesystem.open_file(info, options, bad=tell, retries=log.retries)
+        # Not the file: if a part of it referred to it, the archive that it is in would stay open
+        # until the garbage collector comes.
+        find_change = file.change
 
         def bad(where: str, reason: object) -> None:
-            change = file.change()
-            log.bad(info.path, where, f"{reason}; {change}" if change else reason)
+            change = find_change()
+            tell(where, f"{reason}; {change}" if change else reason)
 
-        options = self.dataset.storage_options
-        file = filesystem.open_file(info, options, bad=bad, retries=log.retries)
         few = self.dataset.split_files and len(self.listing) < FEWEST_UNITS
-        file = replace(file, fewest_parts=-(-FEWEST_UNITS // len(self.listing)) if few else 1)
-        return file
+        parts = -(-FEWEST_UNITS // len(self.listing)) if few else 1
+        return replace(file, bad=bad, fewest_parts=parts)
 
 
 def _is_changed(file: InputFile, log: ReadLog, where: str) -> bool:
