@@ -95,8 +95,7 @@ class Headers(Scanner):
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _pad(size)
             elif error := self._refusal(kind, name := _name(header, own), own):
-                refused = name
-                after = start + (0 if kind in _LINKS else _pad(size))
+                refused, after = name, start + (0 if kind in _LINKS else _pad(size))
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
@@ -106,11 +105,7 @@ class Headers(Scanner):
                     self.link = _name(header, own)
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _pad(size))
                 own = self._for_all
-        if members.ats:
-            self.lost_before, self.lost = self.lost, []
-        if error:
-            self.lost.append(refused)
-        found = members if members.ats else None
+        found = self._note(members, error, refused)
         return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
@@ -124,6 +119,16 @@ class Headers(Scanner):
                 return start
             place += 1
         return None
+
+    def _note(
+        self, members: Members, error: str | None, refused: bytes | None
+    ) -> Members | None:
+        """Take down what is lost, and between which members; return them if there are any."""
+        if members.ats:
+            self.lost_before, self.lost = self.lost, []
+        if error:
+            self.lost.append(refused)
+        return members if members.ats else None
 
     def _refusal(self, kind: int, name: bytes, own: Mapping[bytes, bytes]) -> str | None:
         """Which member cannot be read, and why."""
