@@ -71,15 +71,20 @@ CHANGES = {
 }
 
 
-def refused(one, other):
-    """A state of the one goes on with it, and not with the other."""
+def begun(source, other):
+    """Two datasets, and a state of the first one behind its first step."""
     one, other = (
-        tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=2)
-        for source in (one, other)
+        tdi.OneDeviceStrategy("cpu").distribute_dataset(each, global_batch_size=2)
+        for each in (source, other)
     )
     with iter(one) as iterator:
         next(iterator)
-        state = iterator.state_dict()
+        return one, other, iterator.state_dict()
+
+
+def refused(one, other):
+    """A state of the one goes on with it, and not with the other."""
+    one, other, state = begun(one, other)
     one.load_state_dict(state)
     assert len(str(dict(state["recipe"])["indices of the subset"])) < 300
     with pytest.raises(tdi.ConfigurationError, match="indices of the subset was"):
@@ -94,13 +99,8 @@ def test_a_part_in_the_place_of_another(change):
 
 def goes_on(one, other):
     """A state of the one goes on with the other."""
-    one, other = (
-        tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=2)
-        for source in (one, other)
-    )
-    with iter(one) as iterator:
-        next(iterator)
-        other.load_state_dict(iterator.state_dict())
+    _, other, state = begun(one, other)
+    other.load_state_dict(state)
     assert sum(1 for _ in other) == len(range(0, 8, 2)) - 1
 
 
@@ -127,3 +127,14 @@ def test_the_whole_in_another_dress():
     goes_on(torch.arange(8), rows)
     goes_on(rows, Subset(rows, range(8)))
     goes_on(Subset(rows, [*range(8)]), TensorDataset(torch.arange(8)))
+
+
+class Endless(Squares):
+    """Of which only a part can be played."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_a_part_of_what_has_no_length():
+    goes_on(Subset(Endless(8), range(8)), Subset(Endless(8), range(8)))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, final
@@ -172,9 +173,14 @@ def _digest_subsets(dataset: object) -> str:
 
 def _is_whole(subset: Subset[Any]) -> bool:
     """Whether a subset is the dataset itself, as far as it is looked at."""
-    count, whole = len(subset.indices), getattr(subset.dataset, "__len__", lambda: None)()
+    count = len(subset.indices)
     step = -(-count // _MOST_HASHED) or 1
-    return count == whole and _choose_indices(subset) == [*range(0, count, step)]
+    if _choose_indices(subset) != [*range(0, count, step)]:
+        return False
+    whole: Any = subset.dataset
+    with suppress(Exception):  # it need not know its length: only the subset's is asked for
+        return count == len(whole)
+    return False
 
 
 def _choose_indices(subset: Subset[Any]) -> list[int]:
