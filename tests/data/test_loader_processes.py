@@ -125,19 +125,21 @@ def guarded(loader, tasks):
 def test_a_process_that_is_killed(in_thread):
     """Whoever iterates; the next epoch has new ones."""
     loader = processes(kill_at, persistent=True)
-    said = []
+    said, ended = [], threading.Event()
 
     def run():
-        with pytest.raises(tdi.SourceError) as caught:
-            list(guarded(loader, range(20)))
-        said.append(str(caught.value))
+        try:
+            with pytest.raises(tdi.SourceError) as caught:
+                list(guarded(loader, range(20)))
+            said.append(str(caught.value))
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=run)
     if in_thread:
-        thread.start()
-        while thread.is_alive():
+        threading.Thread(target=run).start()
+        while not ended.is_set():  # Python 3.11 takes a disturbed join for an end
             with contextlib.suppress(RuntimeError):  # of torch's signal handler, in the main thread
-                thread.join(30)
+                ended.wait(30)
     else:
         run()
     assert "The loader processes did not deliver batch" in said[0]
