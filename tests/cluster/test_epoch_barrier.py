@@ -53,7 +53,7 @@ class Company:
     def unclaim(self) -> None:
         self.has_claim = False
 
-    def check_failures(self) -> None:
+    def check_open_loops(self) -> None:
         said = self.said[min(self.num_looks, len(self.said) - 1)]
         if isinstance(said, Exception):
             raise said

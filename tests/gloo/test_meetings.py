@@ -213,6 +213,23 @@ def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
     assert "rotten record" in str(errors[0])
 
 
+def zip_to_the_end(strategy):
+    """The same where another loop ends first, in which nobody fails."""
+    source = RottenLater(strategy.worker_index == 1)
+    failing = strategy.distribute_dataset(source, global_batch_size=4)
+    fine = strategy.distribute_dataset(torch.arange(4), global_batch_size=4)
+    for _ in zip(failing, fine, strict=False):
+        torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
+
+
+@pytest.mark.slow
+def test_nor_does_one_that_zips_what_fails_with_what_does_not():
+    """Rank 0 has had the second step of the one when the other has no second step."""
+    errors = [outcome.error for outcome in run_ranks_outcomes(zip_to_the_end, 2)]
+    assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))
+    assert "rotten record" in str(errors[0])
+
+
 def play_to_the_end_on_a_mesh(strategy):
     """The same where both ranks get the same, and each reads for itself."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))

@@ -67,10 +67,11 @@ class EpochBarrier:
         """Wait until all have come, or will not come, or do nothing any more.
 
         Raises:
-            PeerFailedError: another worker failed in this epoch, or its process has ended.
+            PeerFailedError: another worker failed in this epoch, or in that of another loop which
+                is open here, or its process has ended.
             PeerTimeoutError: another worker has given no sign of life for too long.
         """
-        self._monitor.check_failures()
+        self._monitor.check_open_loops()
         if not self._monitor.is_newest:
             return  # loops inside of each other: workers may come to their ends in other orders
         self._heartbeat.stop.unclaim()
@@ -94,7 +95,7 @@ class EpochBarrier:
 
     def _look(self) -> Mapping[int, str]:
         """Raise for whoever failed, and if there is nobody to wait for."""
-        self._monitor.check_failures()
+        self._monitor.check_open_loops()
         if self._heartbeat.is_closed or not self._monitor.is_newest:
             raise _OverError  # the process is about to end, or somebody has closed the iterator
         missing = self._find_missing()

@@ -72,6 +72,7 @@ class Heartbeat:
         self.inside = self.outside
         self.failed: tuple[str, str] | None = None
         self.progress = IterationProgress(-1, is_left=True)  # of the iteration that began last
+        self.open_topics: set[str] = set()  # iterations whose loops are open here
         self.lost: BoardClosedError | None = None
         self._communicator = communicator
         self._process = identify_process()

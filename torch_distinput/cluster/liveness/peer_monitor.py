@@ -38,6 +38,7 @@ class PeerMonitor:
         self._timeout = timeout
         self._next_look = 0.0
         self._progress = heartbeat.progress = IterationProgress(number)
+        heartbeat.open_topics.add(topic)
 
     def enter(self, step: int) -> None:
         """Main thread, before each step; waits if another worker asked to stop."""
@@ -66,6 +67,7 @@ class PeerMonitor:
     def close(self) -> None:
         """Any thread: the loop was left, so nobody needs to wait for this worker at its end."""
         self._progress.is_left = True
+        self._heartbeat.open_topics.discard(self._topic)
 
     @property
     def is_newest(self) -> bool:
@@ -141,8 +143,16 @@ class PeerMonitor:
             raise PeerTimeoutError(msg)
 
     def check_failures(self) -> None:
-        """Raise if it was heard until now that another worker failed."""
-        if failed := self._peers.failures(self._topic):
+        """Raise if it was heard until now that another worker failed in this iteration."""
+        self._raise_failures(self._topic)
+
+    def check_open_loops(self) -> None:
+        """The same of all whose loops are open here: under ``zip`` one may end the others."""
+        for topic in sorted(self._heartbeat.open_topics):
+            self._raise_failures(topic)
+
+    def _raise_failures(self, topic: str) -> None:
+        if failed := self._peers.failures(topic):
             names = self._peers.names
             words = "; ".join(f"{named_workers([w], names)}: {text}" for w, text in failed.items())
             msg = f"Expected a step from every worker, but a worker failed. {words}"
