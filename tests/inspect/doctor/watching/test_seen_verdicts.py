@@ -205,6 +205,15 @@ def test_a_fault_is_seen_with_its_number(name: str) -> None:
     assert expected == [(finding.kind, finding.number) for finding in found]
 
 
+def test_no_number_of_one_rank_is_said_of_all() -> None:
+    """The steps of each were seen; what an epoch comes to follows from no one length."""
+    (one,) = said(lambda rank, _: list(DataLoader(Part(20 + 20 * rank, rank), 4)), 2)
+    assert "20 examples" not in one.title
+    assert any("5 to 10 steps" in line for line in one.facts)
+    assert not any("An epoch has" in line for line in one.facts)
+    assert ["ranks end at different steps"] == [finding.kind for finding in one.findings]
+
+
 ORDINARY: dict[str, tuple[Script, int]] = {
     "alone": (lambda *_: epochs_of(DataLoader(Numbers(61), 4, shuffle=True)), 1),
     "alone, in order": (lambda *_: epochs_of(DataLoader(Numbers(61), 4)), 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from torch_distinput.inspect.doctor.dataset_contents import Contents
@@ -133,8 +133,13 @@ class Seen:
 
     @property
     def facts(self) -> LoaderFacts:
-        """Those of the first rank; the others differ in whose part they read."""
-        return self.loaders[0].facts
+        """Those of the first rank, without numbers that others have not: parts of their own."""
+        first, *others = (loader.facts for loader in self.loaders)
+        if any(first.num_examples != other.num_examples for other in others):
+            first = replace(first, num_examples=None)
+        if any(first.batch_size != other.batch_size for other in others):
+            first = replace(first, batch_size=None)
+        return first
 
     @property
     def num_ranks(self) -> int:
