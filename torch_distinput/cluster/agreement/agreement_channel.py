@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
-from torch_distinput.communicator import Channel, Communicator, Gone, check_company
+from torch_distinput.communicator import Channel, Communicator, Gone, check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 from torch_distinput.plan.progress.tally import NOTHING_TALLIED, TallySize
 
@@ -56,8 +56,7 @@ class AgreementChannel:
         from torch_distinput.cluster.agreement.agreement import Agreement  # noqa: PLC0415
 
         if self._channel is None:
-            gone = partial(self._heartbeat.peers.gone, timeout)
-            self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
+            self._channel = self._connect(timeout)
         self._last = Agreement(
             steps,
             self._channel,
@@ -68,6 +67,25 @@ class AgreementChannel:
             note_vote=note_vote,
         )
         return self._last
+
+    def _connect(self, timeout: float) -> Channel:
+        peers = self._heartbeat.peers
+        self._heartbeat.outside = Activity(
+            "waiting for the others to", "begin voting", None, time.monotonic(), timeout
+        )
+        try:
+            gone = partial(peers.gone, timeout)
+            return self._communicator.open_channel(timeout=timeout, gone=gone)
+        except PeerTimeoutError as error:
+            if not error.workers:  # it is the store that does not answer
+                raise
+            who = named_workers(error.workers, peers.names)
+            msg = (
+                f"Expected all workers to begin voting within {timeout:g} s, but {who} did not "
+                f"come ({peers.describe(error.workers)}). Bound the waits of its source, or raise "
+                "InputOptions.timeout if it takes that long to start."
+            )
+            raise PeerTimeoutError(msg, error.workers) from error
 
     def _wait_for_last(self, timeout: float) -> None:
         """Wait until the agreement before has ended here, and in a way that allows another.
