@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -250,6 +251,26 @@ def test_a_result_that_cannot_be_sent(capfd):
     with pytest.raises(tdi.SourceError, match="did not deliver batch"):
         list(guarded(processes(break_channel), range(9)))
     assert "OSError: too many open files" in capfd.readouterr().err
+
+
+def tensor_of(size):
+    """In shared memory, which a descriptor keeps."""
+    return torch.zeros(size)
+
+
+def test_batches_that_are_kept_when_no_file_is_left():
+    """A cause that neither torch's message nor the process that ends tells."""
+    results = processes(tensor_of, grouped=False).run(iter([100_000] * 300))
+    kept = [next(results)]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 40, limit[1]))
+    try:
+        with pytest.raises(tdi.SourceError, match="may open no more files.*ulimit -n"):
+            kept.extend(results)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert 1 < len(kept) < 300
 
 
 def begin_late(process):

@@ -54,8 +54,8 @@ REVERSED = Subset(Squares(8), [*range(8)][::-1])
 CHANGES = {
     "a subset, the whole": (REVERSED, Squares(8)),
     "the whole, a subset": (Squares(8), REVERSED),
-    "a subset, columns": (Subset(TensorDataset(torch.arange(9)), range(8)), torch.arange(8)),
-    "columns, a subset": (torch.arange(8), Subset(TensorDataset(torch.arange(9)), range(8))),
+    "a subset, columns": (Subset(TensorDataset(torch.arange(9)), range(1, 9)), torch.arange(8)),
+    "columns, a subset": (torch.arange(8), Subset(TensorDataset(torch.arange(9)), range(1, 9))),
     "the other source": (
         tdi.mix({"a": REVERSED, "b": Squares(8)}, weights=(1, 1)),
         tdi.mix({"a": Squares(8), "b": REVERSED}, weights=(1, 1)),
@@ -127,6 +127,26 @@ def test_the_whole_in_another_dress():
     goes_on(torch.arange(8), rows)
     goes_on(rows, Subset(rows, range(8)))
     goes_on(Subset(rows, [*range(8)]), TensorDataset(torch.arange(8)))
+
+
+@pytest.mark.parametrize("before", [8, 9])
+def test_a_beginning_of_a_dataset_that_has_grown(before):
+    """Whatever its length is now, the same examples are at the same places."""
+    goes_on(Subset(Squares(before), range(8)), Subset(Squares(20), range(8)))
+    goes_on(Subset(Squares(20), range(8)), Subset(Squares(before), range(8)))
+
+
+class Named(Squares):
+    """Its examples have names."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(int(name[1:]))
+
+
+def test_a_part_by_names():
+    names = [f"x{number}" for number in range(9)]
+    refused(Subset(Named(9), names[:8]), Subset(Named(9), names[1:]))
+    goes_on(Subset(Named(9), names[1:]), Subset(Named(9), names[1:]))
 
 
 class Endless(Squares):

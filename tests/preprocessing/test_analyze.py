@@ -185,6 +185,14 @@ class TestCache:
         assert full_pass(data) == analyzed(data, tmp_path)
         assert 5 - num_kept == len(reads)
 
+    def test_a_folder_that_cannot_be_written_is_a_warning_once(
+        self, data, tmp_path, reads, caplog
+    ):
+        (tmp_path / "cache").write_bytes(b"a file")
+        assert full_pass(data) == analyzed(data, tmp_path)
+        (message,) = [said for said in caplog.messages if "cache" in said]
+        assert "cannot be written" in message
+
     def test_a_torn_state_is_made_again(self, data, tmp_path, reads, caplog):
         first = analyzed(data, tmp_path)
         for kept in sorted((tmp_path / "cache").iterdir())[:2]:

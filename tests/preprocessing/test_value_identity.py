@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.preprocessing.analysis import user_modules
 from torch_distinput.preprocessing.analysis.function_identity import identify
 from torch_distinput.preprocessing.analysis.user_modules import UnknownIdentityError
 
@@ -173,8 +172,7 @@ def test_modules_that_are_known_by_their_names():
 @pytest.mark.parametrize("how", ["by its name", "late"])
 def test_ones_own_part_of_a_package_that_is_installed(tmp_path, monkeypatch, how):
     """A namespace may have folders in both places."""
-    installed, own = tmp_path / "installed", tmp_path / "own"
-    monkeypatch.setattr(user_modules, "_INSTALLED", (str(installed),))
+    installed, own = tmp_path / "site-packages", tmp_path / "own"
     for folder in (installed, own):
         (folder / "corp_of_job" / folder.name).mkdir(parents=True)
         monkeypatch.syspath_prepend(folder)

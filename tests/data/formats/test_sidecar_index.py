@@ -112,6 +112,23 @@ def test_a_folder_that_cannot_be_written_is_a_warning_once(path, caplog):
     assert "cannot be written" in caplog.text
 
 
+def test_it_is_said_once_of_many_files(path, caplog, monkeypatch):
+    """Each error names a file of its own, as of a folder that may not be written."""
+    sidecar_index._warn.cache_clear()
+
+    def store(url, content, options):
+        raise PermissionError(13, "Permission denied", f"{url}.{len(caplog.records)}.part")
+
+    monkeypatch.setattr(sidecar_index.filesystem, "store_file", store)
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            other = path.with_name(f"{number}.bin")
+            other.write_bytes(path.read_bytes())
+            assert parts(other, "beside", []) == PARTS
+    (message,) = caplog.messages
+    assert "cannot be written: Permission denied." in message
+
+
 def test_one_index_serves_who_splits_and_who_does_not(path):
     walks = []
     whole = [Part(start=0, stop=30, first_record=0, num_records=7)]

@@ -121,7 +121,8 @@ def _store(url: str, options: Mapping[str, Any], header: str, cuts: Cuts) -> Non
     try:
         filesystem.store_file(url, content.getvalue(), options)
     except Exception as error:  # noqa: BLE001 - whatever a storage raises; it is only slower
-        _warn(url.rpartition("/")[0], str(error))
+        reason = getattr(error, "strerror", None) or str(error)  # the first without any file's name
+        _warn(url.rpartition("/")[0], reason)
 
 
 @functools.cache  # once for each folder and reason

@@ -15,6 +15,7 @@ process gets one "example" from its DataLoader, which lasts as long as the proce
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import weakref
@@ -309,11 +310,21 @@ def _guard(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:
         raise _processes_lost(number, error) from error.with_traceback(None)
 
 
+_NO_FILE_LEFT = "items of ancdata"
+"""In the error of a process that received files, and could not open them."""
+
+
 def _processes_lost(number: int, error: Exception) -> SourceError:
+    said = f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error})."
+    if _NO_FILE_LEFT in str(error) or getattr(error, "errno", None) == errno.EMFILE:
+        msg = (
+            f"{said} This process may open no more files: each batch that is kept holds one or "
+            "more. Raise the limit (ulimit -n), or keep clones of the batches."
+        )
+        return refer(SourceError(msg), "docs/how-to/workers-run-out-of-shared-memory.md")
     msg = (
-        f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error}). "
-        "Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, their "
-        "timeout, or, if they are spawned, for a script without if __name__ == '__main__':."
+        f"{said} Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, "
+        "their timeout, or, if they are spawned, for a script without if __name__ == '__main__':."
     )
     return refer(SourceError(msg), "docs/errors.md#a-process-ends-without-a-python-error")
 

@@ -166,23 +166,25 @@ def _digest_subsets(dataset: object) -> str:
         return f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
     if type(dataset) is not Subset:
         return ""
-    if _is_whole(dataset):
+    if _is_beginning(dataset):
         return _digest_subsets(dataset.dataset)
     return f"{fingerprint(_choose_indices(dataset)):x} {_digest_subsets(dataset.dataset)}".strip()
 
 
-def _is_whole(subset: Subset[Any]) -> bool:
-    """Whether a subset is the dataset itself, as far as it is looked at."""
+def _is_beginning(subset: Subset[Any]) -> bool:
+    """Whether a subset is a dataset's beginning: with their number, that names its examples.
+
+    The dataset itself, that is, or what it was before it grew.
+    """
     count = len(subset.indices)
     step = -(-count // _MOST_HASHED) or 1
-    if _choose_indices(subset) != [*range(0, count, step)]:
-        return False
-    whole: Any = subset.dataset
-    with suppress(Exception):  # it need not know its length: only the subset's is asked for
-        return count == len(whole)
-    return False
+    return _choose_indices(subset) == [*range(0, count, step)]
 
 
-def _choose_indices(subset: Subset[Any]) -> list[int]:
+def _choose_indices(subset: Subset[Any]) -> list[Any]:
+    """Some of them; of a dataset that is asked by names, their texts."""
     step = -(-len(subset.indices) // _MOST_HASHED) or 1
-    return [int(index) for index in subset.indices[::step]]
+    chosen = subset.indices[::step]
+    with suppress(TypeError, ValueError):
+        return [int(index) for index in chosen]
+    return [str(index) for index in chosen]

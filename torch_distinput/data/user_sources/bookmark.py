@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.parts import RECIPES, parts_of
+from torch_distinput.data.user_sources.parts import RECIPES, deals_shards, parts_of
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
@@ -77,7 +77,7 @@ class BookmarkedRun:
 def start_run(source: Any, start: Start, *, epoch: int | None) -> SourceRun | BookmarkedRun:
     """Start a source of whatever kind."""
     is_bookmarked = start.kind == BOOKMARK if start else has_exact_state(source)
-    if is_bookmarked and hasattr(source, "shard"):
+    if is_bookmarked and deals_shards(source):
         return BookmarkedRun(source, start, epoch=epoch)
     return SourceRun(source, start, epoch=epoch)
 

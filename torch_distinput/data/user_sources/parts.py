@@ -34,8 +34,12 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
 
 
 def deals_shards(source: Any) -> bool:
-    """Whether it can be dealt out: it has ``num_shards`` and ``shard`` (Hugging Face streams)."""
-    return hasattr(source, "num_shards") and hasattr(source, "shard")
+    """Whether it can be dealt out: it has ``num_shards`` and ``shard`` (Hugging Face streams).
+
+    The method is one of its class: a wrapper that hands on what it has not, by ``__getattr__``,
+    would deal out what it wraps, and what its own ``__iter__`` does would be lost.
+    """
+    return hasattr(source, "num_shards") and hasattr(type(source), "shard")
 
 
 def may_give_columns(dataset: Any) -> bool:

@@ -32,6 +32,7 @@ _FIRST = "_torch_distinput_first"
 _EXACT_RELEASES = ("5.2",)
 """Releases of ``datasets`` whose states were tested at every example."""
 
+_MODULE = "datasets.iterable_dataset"
 _READERS = {"ExamplesIterable", "ArrowExamplesIterable"}
 _ROW_BY_ROW = {
     *("RebatchedArrowExamplesIterable", "FormattedExamplesIterable", "SelectColumnsIterable"),
@@ -65,8 +66,12 @@ def find_stages(stream: Any) -> Iterator[Any]:
 
 
 def last_stage(stream: Any) -> Any:
-    """The last stage of a Hugging Face stream, as it was when it began first; else None."""
-    stage = getattr(stream, "_ex_iterable", None)
+    """The last stage of a Hugging Face stream, as it was when it began first; else None.
+
+    Of its own: what wraps a stream may hand on all that it has not.
+    """
+    is_one = any(kind.__module__ == _MODULE for kind in type(stream).__mro__)
+    stage = getattr(stream, "_ex_iterable", None) if is_one else None
     return getattr(stage, _FIRST, stage)
 
 

@@ -47,6 +47,7 @@ class StateCache:
         self._options = storage_options
         self._recipe = recipe
         self._by_number = by_number
+        self._has_warned = False
 
     def find_known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
         """The numbers of the files that there is a state of.
@@ -89,7 +90,7 @@ class StateCache:
             return None
 
     def store(self, number: int, info: FileInfo, states: States) -> None:
-        """Keep the states of a file, if it has a version."""
+        """Keep the states of a file, if it has a version, and as far as there is room."""
         if not info.version:
             return
         arrays = {
@@ -102,7 +103,17 @@ class StateCache:
         content = packed.getvalue()
         content += hashlib.sha256(content).digest()
         url = f"{self._folder}/{self._make_name(number, info)}"
-        filesystem.store_file(url, content, self._options)
+        try:
+            filesystem.store_file(url, content, self._options)
+        except Exception as error:  # noqa: BLE001 - whatever a storage raises; the pass goes on
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "Expected to keep states in %s, but it cannot be written: %s. What is not kept "
+                    "is counted again in the next pass; pass cache= a folder that can be written.",
+                    self._folder,
+                    error,
+                )
 
     def _make_key(self, number: int, info: FileInfo) -> str:
         place = number if self._by_number else None

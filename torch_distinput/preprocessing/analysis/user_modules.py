@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of this environment's packages, of those it shares, of the user's and of Debian's."""
 _MAIN = ("__main__", "__mp_main__")
 """Scripts; in processes that others start for them (Ray), the file of the module is another one."""
 
@@ -33,7 +34,13 @@ def is_of_user(name: str) -> bool:
     if not places:
         return package not in sys.stdlib_module_names
     # By place: a user may have a queue.py, too, and a part of a package that is installed.
-    return not all(place.startswith((*_STANDARD, *_INSTALLED)) for place in places)
+    return not all(map(_is_installed, places))
+
+
+def _is_installed(place: str) -> bool:
+    path = Path(place)
+    is_standard = any(path.is_relative_to(folder) for folder in _STANDARD)
+    return is_standard or not _INSTALLED.isdisjoint(path.parts)
 
 
 def _find_places(name: str) -> list[str]:
@@ -51,7 +58,7 @@ def _finds_user_module(name: str) -> bool:
     if package in sys.modules:
         return is_of_user(package)
     spec = importlib.util.find_spec(package)
-    is_installed = spec is None or (spec.origin or "").startswith(_INSTALLED)
+    is_installed = spec is None or _is_installed(spec.origin or "")
     return not is_installed and is_of_user(package)
 
 
