@@ -169,6 +169,41 @@ def test_modules_that_are_known_by_their_names():
         assert identify(lambda x, ops=ops: ops(x)) == identify(lambda x, ops=ops: ops(x))
 
 
+def test_an_installed_namespace_is_installed_before_it_is_imported(tmp_path, monkeypatch):
+    """As google.cloud is: it has no file that says where it lies."""
+    folder = tmp_path / "site-packages"
+    (folder / "spaces_of_others").mkdir(parents=True)
+    (folder / "spaces_of_others" / "part.py").write_text("def clean(x): return x")
+    monkeypatch.syspath_prepend(folder)
+
+    def late(x):
+        import spaces_of_others.part  # type: ignore[import-not-found]
+
+        return spaces_of_others.part.clean(x)
+
+    before = identify(late)
+    assert "spaces_of_others" not in sys.modules
+    late(1)
+    assert before == identify(late)
+
+
+def test_ones_own_module_is_called_like_one_of_python(tmp_path, monkeypatch):
+    """It is imported late, and stands before Python's on the path."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def identity(factor):
+        (tmp_path / "colorsys.py").write_text(f"def clean(x): return {factor}")
+        sys.path_importer_cache.clear()
+        known = {"__name__": "job"}
+        exec("def fn(x):\n  import colorsys\n  return colorsys.clean(x)", known)  # noqa: S102
+        monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+        return identify(known["fn"])
+
+    found = [identity(factor) for factor in ("1", "222")]
+    monkeypatch.delitem(sys.modules, "colorsys")
+    assert found[0] != found[1]
+
+
 @pytest.mark.parametrize("how", ["by its name", "late"])
 def test_ones_own_part_of_a_package_that_is_installed(tmp_path, monkeypatch, how):
     """A namespace may have folders in both places."""

@@ -67,6 +67,11 @@ def are_the_same(one: list[str], other: list[str]) -> bool:
     return differ and len(set(one) & set(other)) >= 0.5 * fewer
 
 
+def are_distinct(rows: list[str]) -> bool:
+    """Whether examples differ among themselves, so that :func:`are_the_same` can tell."""
+    return are_the_same(rows, rows)
+
+
 def read_several_times(facts: LoaderFacts, num_ranks: int, times: int, compared: int) -> Finding:
     """Return the finding that every example comes so often."""
     places = show_count(max(1, facts.loader_processes), "loader process")

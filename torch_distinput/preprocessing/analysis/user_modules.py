@@ -58,8 +58,11 @@ def _finds_user_module(name: str) -> bool:
     if package in sys.modules:
         return is_of_user(package)
     spec = importlib.util.find_spec(package)
-    is_installed = spec is None or _is_installed(spec.origin or "")
-    return not is_installed and is_of_user(package)
+    if spec is None:
+        return False
+    # By place, as above; what is built in or frozen has none.
+    places = [spec.origin or ""] if spec.has_location else spec.submodule_search_locations or ()
+    return not all(map(_is_installed, places))
 
 
 def read_closure(function: types.FunctionType) -> list[Any]:

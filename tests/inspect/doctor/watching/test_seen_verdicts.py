@@ -214,6 +214,20 @@ def test_no_number_of_one_rank_is_said_of_all() -> None:
     assert ["ranks end at different steps"] == [finding.kind for finding in one.findings]
 
 
+class Labels(Part):
+    """Its own rows, of which few differ."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index % 3)
+
+
+def test_parts_of_few_different_rows_are_not_said_to_be_one() -> None:
+    """They may be, or not; and that is said."""
+    (one,) = said(lambda rank, _: list(DataLoader(Labels(48, rank), 4)), 2)
+    assert not one.findings
+    assert any("too few rows could be told apart" in line for line in one.unseen)
+
+
 ORDINARY: dict[str, tuple[Script, int]] = {
     "alone": (lambda *_: epochs_of(DataLoader(Numbers(61), 4, shuffle=True)), 1),
     "alone, in order": (lambda *_: epochs_of(DataLoader(Numbers(61), 4)), 1),

@@ -130,7 +130,7 @@ def test_pictures_in_a_list_are_not_taken_for_rows() -> None:
 
     (explanation,) = said(script, 2)
     assert [] == [one.kind for one in explanation.findings]
-    assert any("could not be told apart" in line for line in explanation.unseen)
+    assert any("too few rows could be told apart" in line for line in explanation.unseen)
 
 
 def test_what_is_evaluated_elsewhere_is_another_one() -> None:

@@ -9,7 +9,11 @@ from itertools import chain
 
 from torch_distinput.inspect.doctor import changed_lines
 from torch_distinput.inspect.doctor.explanation import Explanation, Finding
-from torch_distinput.inspect.doctor.stream_parts import are_the_same, read_several_times
+from torch_distinput.inspect.doctor.stream_parts import (
+    are_distinct,
+    are_the_same,
+    read_several_times,
+)
 from torch_distinput.inspect.doctor.verdicts import (
     count_shares,
     find_by_arithmetic,
@@ -183,9 +187,13 @@ def _examples(epoch: SeenEpoch) -> dict[int, str]:
 
 
 def _are_one_dataset(one: dict[int, str], other: dict[int, str]) -> bool:
-    """Whether an index means the same example on both: parts of their own have others at each."""
-    common = {(one[index], other[index]) for index in one.keys() & other.keys()}
-    return len(common) > 1 and all(mine == theirs for mine, theirs in common)
+    """Whether an index means the same example on both: parts of their own have others at each.
+
+    Of labels alone, say, there are few that differ, and parts may have the same in one order.
+    """
+    common = sorted(one.keys() & other.keys())
+    mine, theirs = ([part[index] for index in common] for part in (one, other))
+    return mine == theirs and are_the_same(mine, theirs)
 
 
 def _find_repeated_indices(seen: Seen) -> Iterator[Finding]:
@@ -322,12 +330,12 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
         yield "Whether ranks end at the same step: none has come to the end of its data."
     digests = any(_rows(epoch) for epoch in epochs)
     if not facts.is_stream:  # each is found by its place in the batch
-        digests = all(all(epoch.digests) for epoch in epochs)
+        known = [list(_examples(epoch).values()) for epoch in epochs]
+        digests = all(all(epoch.digests) for epoch in epochs) and all(map(are_distinct, known))
     is_split = len(seen.ranks) > 1 or (facts.is_stream and facts.loader_processes > 1)
     if is_split and not digests and (facts.is_stream or facts.division is None):
         yield (
-            "Whether ranks or processes read the same examples: the rows of a batch could not be "
-            "told apart."
+            "Whether ranks or processes read the same examples: too few rows could be told apart."
         )
 
 
