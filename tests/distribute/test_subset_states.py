@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
@@ -97,11 +99,11 @@ def test_a_part_in_the_place_of_another(change):
     refused(*CHANGES[change])
 
 
-def goes_on(one, other):
+def goes_on(one, other, num_steps=4):
     """A state of the one goes on with the other."""
     _, other, state = begun(one, other)
-    other.load_state_dict(state)
-    assert sum(1 for _ in other) == len(range(0, 8, 2)) - 1
+    other.load_state_dict(json.loads(json.dumps(state)))
+    assert sum(1 for _ in other) == num_steps - 1
 
 
 def test_selections_of_hugging_face():
@@ -119,6 +121,26 @@ def test_selections_of_hugging_face():
         return [x for batch in dataset for x in batch["x"].tolist()]
 
     assert [*range(8)] == sorted(x for part in simulate(play, num_workers=2) for x in part)
+
+
+def test_selections_of_hugging_face_beside_others():
+    """What is not told of the one says nothing of the other."""
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"x": [*range(8)]})
+    shuffled, applied = whole.shuffle(seed=1), whole.shuffle(seed=1).flatten_indices()
+    goes_on(Subset(shuffled, [*range(1, 8), 0]), Subset(applied, [*range(1, 8), 0]))
+    refused(Subset(shuffled, [*range(1, 8), 0]), Subset(applied, [*range(8)][::-1]))
+    for many in (1, 20):
+        first, same, other = (
+            ConcatDataset([one, *[whole] * many])
+            for one in (shuffled, whole.shuffle(seed=1), whole.shuffle(seed=2))
+        )
+        if many == 1:
+            refused(first, other)
+            refused(*(tdi.mix({"a": one, "b": whole}, weights=(1, 1)) for one in (first, other)))
+        else:  # so many are not named one by one
+            goes_on(first, other, num_steps=21 * 4)
+        goes_on(first, same, num_steps=(1 + many) * 4)
 
 
 def test_the_whole_in_another_dress():

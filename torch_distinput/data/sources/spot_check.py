@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -51,8 +51,8 @@ _PATIENCE_SECONDS = 1.0
 _KEY = (0, 0)
 _MOST_HASHED = 1024
 """Indices of a Subset that are looked at."""
-_LONGEST_TEXT = 200
-"""Of the parts of a dataset, in each state; more of them have a digest together."""
+_MOST_PLACES = 16
+"""Subsets that a state names one by one."""
 
 
 @final
@@ -137,38 +137,42 @@ def describe_dataset(dataset: object) -> str:
     return f"{name} of {inner}, indices {some[:3]}... (digest {fingerprint(some):x})"
 
 
-def name_subsets(dataset: object) -> dict[str, str]:
-    """Name the indices of the subsets that a dataset consists of, for states."""
-    return {SUBSET: _digest_subsets(dataset) or WHOLE}
+def name_subsets(dataset: object) -> dict[str, str | dict[str, str]]:
+    """Name the indices of the subsets that a dataset consists of, for states.
+
+    By their places, where there is more than one; of very many together.
+    """
+    found = dict(_find_subsets(dataset, ""))
+    if not found.keys() - {""}:
+        return {SUBSET: found.get("", WHOLE)}
+    if len(found) <= _MOST_PLACES:
+        return {SUBSET: found}
+    return {SUBSET: NOT_TOLD if NOT_TOLD in found.values() else f"{fingerprint(str(found)):x}"}
 
 
-def _digest_subsets(dataset: object) -> str:
-    """A digest of the indices, with the places of those that are one of several; or nothing."""
-    parts: dict[str, Any] | None = None
+def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the places of subsets in a dataset, with digests of their indices."""
     if isinstance(dataset, Mixture):
-        parts = dict(dataset.sources)
+        for name, own in dataset.sources.items():
+            yield from _find_subsets(own, f"{place}/{name}")
     elif type(dataset) is ConcatDataset:
-        parts = {str(number): part for number, part in enumerate(dataset.datasets)}
-    if parts is not None:
-        digests = {name: _digest_subsets(part) for name, part in parts.items()}
-        if NOT_TOLD in digests.values():
-            return NOT_TOLD
-        text = " ".join(f"{name}: {digest}" for name, digest in digests.items() if digest)
-        return text if len(text) <= _LONGEST_TEXT else f"{fingerprint(text):x}"
-    if isinstance(dataset, DocumentPacking):
-        return _digest_subsets(dataset.source)
-    if type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too
+        for number, part in enumerate(dataset.datasets):
+            yield from _find_subsets(part, f"{place}/{number}")
+    elif isinstance(dataset, DocumentPacking):
+        yield from _find_subsets(dataset.source, place)
+    elif type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too
         # What was split or shuffled keeps its indices as a table, until it is mapped or saved.
-        table = getattr(dataset, "_indices", None)
+        table: Any = getattr(dataset, "_indices", None)
         if table is None:
-            return NOT_TOLD
-        step = -(-len(table) // _MOST_HASHED) or 1
-        return f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
-    if type(dataset) is not Subset:
-        return ""
-    if _is_beginning(dataset):
-        return _digest_subsets(dataset.dataset)
-    return f"{fingerprint(_choose_indices(dataset)):x} {_digest_subsets(dataset.dataset)}".strip()
+            yield place, NOT_TOLD
+        else:
+            step = -(-len(table) // _MOST_HASHED) or 1
+            yield place, f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
+    elif type(dataset) is Subset:
+        if not _is_beginning(dataset):
+            yield place, f"{fingerprint(_choose_indices(dataset)):x}"
+            place += "/of"
+        yield from _find_subsets(dataset.dataset, place)
 
 
 def _is_beginning(subset: Subset[Any]) -> bool:

@@ -192,8 +192,8 @@ def check_recipe(
     }
     if is_whole and SUBSET in saved:
         here.setdefault(SUBSET, WHOLE)
-    if NOT_TOLD in (saved.get(SUBSET), here.get(SUBSET)):
-        here.pop(SUBSET, None)
+    if SUBSET in here and _are_one_part(saved[SUBSET], here[SUBSET]):
+        here.pop(SUBSET)
     if state.get("steps") == 0:  # no place in an order yet
         for fact in (READERS, SUBSET):
             here.pop(fact, None)
@@ -219,6 +219,19 @@ def check_recipe(
             f"the same settings, or start a new epoch without the state.{why}"
         )
         raise ConfigurationError(msg)
+
+
+def _are_one_part(saved: object, here: object) -> bool:
+    """Whether two descriptions of a part agree, at the places that both tell."""
+    if NOT_TOLD in (saved, here):
+        return True
+    one, other = (
+        {} if value == WHOLE else value if isinstance(value, dict) else {"": value}
+        for value in (saved, here)
+    )
+    places = one.keys() | other.keys()
+    pairs = [(one.get(place, WHOLE), other.get(place, WHOLE)) for place in places]
+    return all(mine == theirs or NOT_TOLD in (mine, theirs) for mine, theirs in pairs)
 
 
 def _position(state: Mapping[str, Any]) -> Position:
