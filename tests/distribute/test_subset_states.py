@@ -158,6 +158,27 @@ def test_a_beginning_of_a_dataset_that_has_grown(before):
     goes_on(Subset(Squares(20), range(8)), Subset(Squares(before), range(8)))
 
 
+def test_indices_that_are_others_in_each_epoch():
+    """As of a curriculum: a state is of those of its epoch."""
+    part = Subset(Squares(20), [*range(8)][::-1])
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(part, global_batch_size=2)
+    list(dataset)
+    part.indices = [*range(8, 16)]
+    with iter(dataset) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    for indices, message in (([*range(8, 16)], None), ([*range(8)][::-1], "indices of the subset")):
+        other = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            Subset(Squares(20), indices), global_batch_size=2
+        )
+        other.load_state_dict(state)
+        if message is None:
+            assert [100, 121] == next(iter(other)).tolist()
+        else:
+            with pytest.raises(tdi.ConfigurationError, match=message):
+                iter(other)
+
+
 class Named(Squares):
     """Its examples have names."""
 

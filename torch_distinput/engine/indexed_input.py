@@ -73,7 +73,6 @@ class IndexedInput:
         self._loader = make_loader(source)
         self.clock = source.clock
         self.has_one_kind = source.request.has_one_kind
-        self._counts = source.describe_order()
         self._is_checked = False
         self._said_dropped = False
 
@@ -112,7 +111,7 @@ class IndexedInput:
     def _describe(self, position: Position) -> Recipe:
         """The number of examples, and what they are measured by."""
         costs = {} if self._dealer is None else self._dealer.describe(position, self._splitter)
-        return {**self._counts, **costs, **self._batches.describe_lengths()}
+        return {**self._batches.described, **costs, **self._batches.describe_lengths()}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
