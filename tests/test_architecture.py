@@ -36,7 +36,10 @@ FLOORS = {
 # What a room at the edge sees beside itself and the front door.
 BESIDE = {
     "__main__": {"inspect"},
-    "coordinator": {*GROUND, "data.batch.serialized", "data.user_sources.torchdata_states"},
+    "coordinator": {
+        *(*GROUND, "data.batch.serialized"),
+        *("data.user_sources.states", "data.user_sources.torchdata_states"),
+    },
     # A plan lists files without torch, counts them as readers do, and cuts the order of an epoch.
     "inspect": {
         *(*GROUND, "plan", "rendering", "data.storage", "data.files", "data.sources"),

@@ -110,44 +110,6 @@ def test_shards_with_fewer_shards_than_workers():
     assert [1, 2] == sorted(flat(simulate(work, num_workers=3)))
 
 
-class Wrapper:
-    """Examples of another source, made into others; what it has not is the other source's."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def __iter__(self):
-        return (-example for example in self.source)
-
-    def __getattr__(self, name):
-        return getattr(self.source, name)
-
-
-@pytest.mark.parametrize("policy", ["auto", "data"])
-def test_a_wrapper_of_shards_is_none(policy):
-    """What would be dealt out is what it wraps, without what it makes of it."""
-
-    def work(strategy):
-        source = Wrapper(Shards([[1, 2], [3, 4]]))
-        dataset = strategy.distribute_dataset(
-            source, global_batch_size=2, options=options(auto_shard_policy=policy)
-        )
-        return [shown(strategy, step) for step in dataset]
-
-    assert [-4, -3, -2, -1] == sorted(flat(simulate(work, num_workers=2)))
-
-
-class Anything(Squares):
-    """It has whatever it is asked for, as a mock."""
-
-    def __getattr__(self, name):
-        return self if not name.startswith("__") else super().__getattribute__(name)
-
-
-def test_a_source_that_has_every_attribute():
-    assert [0, 1, 4] == first(Anything(5), 3).tolist()
-
-
 def test_listed():
     """The helper of these tests."""
     assert [1] == listed(torch.tensor([1]))

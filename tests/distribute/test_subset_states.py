@@ -66,6 +66,10 @@ CHANGES = {
         ConcatDataset([Subset(Squares(8), [1])] * 100),
         ConcatDataset([*[Subset(Squares(8), [1])] * 99, Subset(Squares(8), [2])]),
     ),
+    "beginnings of other lengths": (
+        ConcatDataset([Subset(Squares(9), range(3)), Subset(Squares(9), range(5))]),
+        ConcatDataset([Subset(Squares(9), range(5)), Subset(Squares(9), range(3))]),
+    ),
     "the other part": (
         ConcatDataset([REVERSED, Squares(8)]),
         ConcatDataset([Squares(8), REVERSED]),

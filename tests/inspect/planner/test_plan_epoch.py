@@ -205,6 +205,16 @@ def test_what_takes_and_repeats_is_counted_as_it_is_played(tmp_path):
     check(plan, run(make_source, (3, 1), global_batch_size=6))
 
 
+def test_what_skips_bad_records_is_not_exact(tmp_path):
+    source = tdi.FileDataset(
+        write(tmp_path, [5, 9]), reader=Numbers(counted=True), on_error="skip"
+    )
+    plan = tdi.plan_epoch(source, global_batch_size=6, num_workers=2, count=True)
+    assert [5, 9] == plan.examples_by_worker.tolist()
+    assert not plan.is_exact
+    assert any("leaves out bad records" in note for note in plan.notes)
+
+
 def test_what_a_filter_keeps_is_not_known(tmp_path):
     source = tdi.FileDataset(write(tmp_path, [5, 9]), reader=Numbers(counted=True)).filter(bool)
     plan = tdi.plan_epoch(source, global_batch_size=6, num_workers=2, count=True)

@@ -17,6 +17,7 @@ from torch_distinput.coordinator.workers.messages import (
     Unused,
     WorkerPlace,
 )
+from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.data.user_sources.torchdata_states import is_exact
 
 
@@ -107,8 +108,8 @@ class WorkerDataset:
                 "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
             )
             raise TypeError(msg)
-        has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-        if self._recipe.keeps_state and not has_state:
+        can_resume = has_state(dataset) and hasattr(dataset, "load_state_dict")
+        if self._recipe.keeps_state and not can_resume:
             msg = (
                 f"resume='state' needs a dataset with state_dict() and load_state_dict(), and "
                 f"{self.name} is a {kind} without them. Distribute it on the worker, as in "

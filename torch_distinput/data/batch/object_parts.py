@@ -40,9 +40,9 @@ class Budget:
 
 def take_object_apart(value: Any) -> Any:
     """What an object consists of; raises where it does not say it."""
-    if _has(value, "__array_interface__"):  # an image of PIL, say
+    if has_own(value, "__array_interface__"):  # an image of PIL, say
         return np.asarray(value)
-    if _has(value, "__array__") and getattr(value, "nbytes", _MOST_BYTES) < _MOST_BYTES:
+    if has_own(value, "__array__") and getattr(value, "nbytes", _MOST_BYTES) < _MOST_BYTES:
         return np.asarray(value)
     try:
         view = memoryview(value)
@@ -53,7 +53,7 @@ def take_object_apart(value: Any) -> Any:
     return view.format, view.shape, view.tobytes()
 
 
-def _has(value: Any, name: str) -> bool:
+def has_own(value: Any, name: str) -> bool:
     """Whether it is really there, and not made up by a ``__getattr__``."""
     return hasattr(type(value), name) or name in getattr(value, "__dict__", ())
 

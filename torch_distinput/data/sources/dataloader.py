@@ -186,7 +186,7 @@ def _is_plain_batching(batches: object) -> bool:
 
 def _is_plain(sampler: Any, dataset: Any) -> bool:
     """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
-    if not hasattr(dataset, "__len__"):  # torch does not ask for it where a sampler is given
+    if not hasattr(type(dataset), "__len__"):  # torch does not ask for it where a sampler is given
         return False
     if type(sampler) is SequentialSampler:
         return len(sampler) == len(dataset)

@@ -146,7 +146,7 @@ class ExampleReader:
 
 def deal_shard(source: Any, shard: Shard) -> Any:
     """Deal out a shard; what comes of it may forget the epoch that the source was told."""
-    if shard.num_shards == 1 and (hasattr(source, "__iter__") or callable(source)):
+    if shard.num_shards == 1 and (hasattr(type(source), "__iter__") or callable(source)):
         return source
     tell_epoch(source, shard.epoch)
     return source.shard(num_shards=shard.num_shards, index=shard.index)

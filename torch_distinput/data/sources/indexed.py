@@ -19,7 +19,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.parts import may_give_columns
+from torch_distinput.data.user_sources.parts import find_getitems, may_give_columns
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
@@ -152,7 +152,7 @@ class ExampleFetch:
     def examples(self, wanted: Indices) -> list[Any]:
         """Return the examples at the indices, not collated."""
         indices = wanted.tolist()
-        many = getattr(self.dataset, "__getitems__", None)
+        many = find_getitems(self.dataset)
         if many is None:
             return self._one_by_one(indices)
         try:

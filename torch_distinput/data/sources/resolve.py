@@ -209,7 +209,7 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
         fetch=TableFetch(source)
         if by_columns
         else ExampleFetch(source, request.collate_fn or _collate_of(source)),
-        num_examples=len(source) if hasattr(source, "__len__") else None,
+        num_examples=len(source) if hasattr(type(source), "__len__") else None,
         request=request,
         loader=_loader_of(request, source),
     )

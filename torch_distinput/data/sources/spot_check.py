@@ -158,6 +158,8 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
     elif type(dataset) is ConcatDataset:
         for number, part in enumerate(dataset.datasets):
             yield from _find_subsets(part, f"{place}/{number}")
+        if any(type(part) is Subset for part in dataset.datasets):  # where each of them begins
+            yield f"{place}/sizes", f"{fingerprint(dataset.cumulative_sizes):x}"
     elif isinstance(dataset, DocumentPacking):
         yield from _find_subsets(dataset.source, place)
     elif type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too

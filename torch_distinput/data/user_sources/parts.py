@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler, Subset
 
+from torch_distinput.data.batch.object_parts import has_own
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
@@ -36,17 +37,32 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
 def deals_shards(source: Any) -> bool:
     """Whether it can be dealt out: it has ``num_shards`` and ``shard`` (Hugging Face streams).
 
-    The method is one of its class: a wrapper that hands on what it has not, by ``__getattr__``,
-    would deal out what it wraps, and what its own ``__iter__`` does would be lost.
+    The method is its own: a wrapper that hands on what it has not, by ``__getattr__``, would deal
+    out what it wraps, and what its own ``__iter__`` does would be lost.
     """
-    return hasattr(source, "num_shards") and hasattr(type(source), "shard")
+    return hasattr(source, "num_shards") and has_own(source, "shard")
 
 
 def may_give_columns(dataset: Any) -> bool:
     """Whether it has ``__getitems__``, which may give a batch; a ``Subset`` asks its dataset's."""
+    return has_own(_inside_subsets(dataset), "__getitems__")
+
+
+def find_getitems(dataset: Any) -> Callable[[list[int]], Any] | None:
+    """``__getitems__``, unless a wrapper hands on that of what it wraps, by ``__getattr__``.
+
+    What its own ``__getitem__`` does would be lost then, as in a DataLoader.
+    """
+    inner = _inside_subsets(dataset)
+    if hasattr(inner, "__getitems__") and not has_own(inner, "__getitems__"):
+        return None
+    return getattr(dataset, "__getitems__", None)
+
+
+def _inside_subsets(dataset: Any) -> Any:
     while getattr(type(dataset), "__getitems__", None) is Subset.__getitems__:
         dataset = dataset.dataset
-    return hasattr(dataset, "__getitems__")
+    return dataset
 
 
 def is_node(source: Any) -> bool:

@@ -305,7 +305,7 @@ class SourceRun:
         source = self._source
         renew_stages(source)
         self._history.is_new = False
-        if callable(source) and not hasattr(source, "__iter__"):
+        if callable(source) and not hasattr(type(source), "__iter__"):
             source = source()
         states = split_states(state)
         if has_state(source) and states:

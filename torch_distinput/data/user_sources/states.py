@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.data.batch.object_parts import has_own
 from torch_distinput.data.user_sources.parts import is_node, parts_of
 from torch_distinput.plan.progress.place import Place, Start
 
@@ -53,9 +54,13 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor)
 
 
 def has_state(source: Any) -> bool:
-    """Whether a source, or an iterator, has words for where it is."""
-    return hasattr(source, "state_dict") and (
-        hasattr(source, "load_state_dict") or is_node(source)
+    """Whether a source, or an iterator, has words for where it is.
+
+    They are its own: what a wrapper hands on by ``__getattr__`` are those of what it wraps, which
+    may be ahead of it, as where it shuffles in a buffer.
+    """
+    return has_own(source, "state_dict") and (
+        has_own(source, "load_state_dict") or is_node(source)
     )
 
 

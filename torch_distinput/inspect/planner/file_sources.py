@@ -122,7 +122,7 @@ def _look_into(files: KnownFiles, dataset: FileDataset, listing: Sequence[FileIn
     return replace(
         found,
         examples=np.diff(ends[borders]),
-        is_exact=True,
+        is_exact=dataset.on_error == "raise",  # a run leaves out what is bad
         jumps=_jumps(dataset, stream, len(listing)),
     )
 

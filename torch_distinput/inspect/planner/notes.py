@@ -18,6 +18,8 @@ def list_notes(known: KnownFiles, outcome: PolicyOutcome) -> list[str]:
         )
     elif outcome.totals is None:
         notes.append("How many examples a filter keeps is known when they are read.")
+    elif not known.is_exact and known.parts is not None and known.parts.examples is not None:
+        notes.append("A run leaves out bad records: steps and rows are those of files without any.")
     elif not known.is_exact:
         notes.append("Examples are estimated from bytes, and so are steps and zero-row steps.")
     if known.split_parts is None and known.sizes is not None:

@@ -86,7 +86,7 @@ def _refuse_same_stream(mixture: Mixture) -> None:
     names: dict[int, str] = {}
     for name, source in _find_members(mixture):
         other = names.setdefault(id(source), name)
-        is_object = hasattr(source, "__iter__") and classify(source) is SourceKind.STREAM
+        is_object = hasattr(type(source), "__iter__") and classify(source) is SourceKind.STREAM
         if other != name and is_object:
             msg = (
                 f"Expected streams of their own in a mixture, got one {type(source).__name__} as "

@@ -72,14 +72,45 @@ def find_same_order(seen: Seen) -> Iterator[Finding]:
     if seen.facts.order != "shuffled" or seen.facts.is_stream:
         return
     for orders in _orders_of_loaders(seen):
-        # All of them: a second training with the same loader may well begin with epoch 0 again.
-        if common := _count_alike(orders):
+        alike = _find_alike(orders)
+        if common := _count_alike(alike):
+            of_all = "" if len(alike) == len(orders) else f" of {len(orders)}"
             text = (
-                f"{len(orders)} epochs have begun with the same {common:,} examples in the same "
-                f"order. {_why_same_order(seen.facts)}"
+                f"{len(alike)}{of_all} epochs have begun with the same {common:,} examples in the "
+                f"same order. {_why_same_order(seen.facts)}"
             )
             code = changed_lines.write_distribution(seen.facts, seen.num_ranks)
             yield Finding(kind="same order in each epoch", number=common, text=text, code=code)
+            return
+
+
+def _find_alike(orders: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """All epochs, if they begin alike; else the most, one after the other, that do.
+
+    Not others: a second training with the same loader may well begin with epoch 0 again. Nor the
+    first two: the first may be a pass for statistics. These are named as unseen.
+    """
+    if _count_alike(orders):
+        return orders
+    runs: list[list[tuple[int, ...]]] = [[]]
+    for order in orders[1:]:
+        if not _count_alike([*runs[-1], order]):
+            runs.append([])
+        runs[-1].append(order)
+    return max(runs, key=len)
+
+
+def list_alike_beginnings(seen: Seen) -> Iterator[str]:
+    """The first two passes: epochs, or a pass for statistics and the first epoch."""
+    if seen.facts.order != "shuffled" or any(find_same_order(seen)):
+        return
+    for orders in _orders_of_loaders(seen):
+        if common := _count_alike(orders[:2]):
+            yield (
+                f"Whether the first two epochs differ: they have begun with the same {common:,} "
+                "examples in the same order. If the first was not a pass of its own, as for "
+                "statistics, call sampler.set_epoch(epoch) before the loop over the batches."
+            )
             return
 
 

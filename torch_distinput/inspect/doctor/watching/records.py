@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
@@ -126,10 +126,12 @@ class Seen:
     Attributes:
         ranks: those that have iterated it, ascending.
         loaders: what each of them has seen.
+        elsewhere: other ranks, which have iterated a loader of the same data first in another line.
     """
 
     ranks: tuple[int, ...]
     loaders: tuple[LoaderRecord, ...]
+    elsewhere: tuple[int, ...] = ()
 
     @property
     def facts(self) -> LoaderFacts:
@@ -157,3 +159,24 @@ class Seen:
         """Each iteration of this line that all ranks have begun, on all of them."""
         own = ([one for one in loader.epochs if not one.is_aside] for loader in self.loaders)
         yield from zip(*own, strict=False)
+
+
+def note_elsewhere(found: Sequence[Seen]) -> list[Seen]:
+    """Note the ranks that may well iterate the same loader, and begin with it in another line.
+
+    As where one of them takes statistics before the training: what they read was not compared.
+    """
+    noted = []
+    for seen in found:
+        others = (other for other in found if _has_same_data(seen, other))
+        ranks = {rank for other in others for rank in other.ranks}
+        noted.append(replace(seen, elsewhere=tuple(sorted(ranks - set(seen.ranks)))))
+    return noted
+
+
+def _has_same_data(one: Seen, other: Seen) -> bool:
+    data = [
+        (seen.facts.dataset, seen.facts.num_examples, seen.facts.batch_size)
+        for seen in (one, other)
+    ]
+    return data[0] == data[1] and not set(one.ranks) & set(other.ranks)

@@ -26,6 +26,7 @@ from torch_distinput.inspect.doctor.watching.order_verdicts import (
     find_same_draws,
     find_same_order,
     find_unlike_orders,
+    list_alike_beginnings,
     list_alike_loaders,
     one_of_each_part,
 )
@@ -34,6 +35,7 @@ from torch_distinput.inspect.doctor.watching.records import (
     RankRecord,
     Seen,
     SeenEpoch,
+    note_elsewhere,
 )
 from torch_distinput.inspect.doctor.watching.timing import list_times
 from torch_distinput.rendering.units import show_count
@@ -41,7 +43,7 @@ from torch_distinput.rendering.units import show_count
 
 def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
     """Say of each loader what all ranks together have seen of it."""
-    return [_explain(seen) for seen in _join(records)]
+    return [_explain(seen) for seen in note_elsewhere(_join(records))]
 
 
 def _join(records: Sequence[RankRecord]) -> list[Seen]:
@@ -81,7 +83,9 @@ def _size(loader: LoaderRecord) -> object:
 
 def _explain(seen: Seen) -> Explanation:
     facts, num = seen.facts, seen.num_ranks
-    findings = [*_find_certain(seen), *_find_seen(seen)]
+    findings = list(_find_certain(seen))
+    known = {(finding.kind, finding.number) for finding in findings}
+    findings += [one for one in _find_seen(seen) if (one.kind, one.number) not in known]
     return Explanation(
         title=f"{seen.loaders[0].place}: {facts}, on {len(seen.ranks)} rank"
         + "s" * (len(seen.ranks) > 1),
@@ -319,7 +323,11 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
         yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
     if seen.trains:
         yield from list_alike_loaders(seen)
-    if len(seen.ranks) < seen.num_ranks:
+        yield from list_alike_beginnings(seen)
+    if seen.elsewhere:
+        ranks = ", ".join(map(str, seen.elsewhere))
+        yield f"What others get: rank {ranks} iterates such a loader first in another line."
+    elif len(seen.ranks) < seen.num_ranks:
         yield (
             f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "
             f"{len(seen.ranks)} iterated it under the doctor. Of ranks that the script starts by "
