@@ -53,6 +53,16 @@ def test_a_state_of_another_part(kind):
 
 
 REVERSED = Subset(Squares(8), [*range(8)][::-1])
+LATER = Subset(Squares(9), range(1, 9))
+
+
+class Documents(Squares):
+    """Tokens."""
+
+    def __getitem__(self, index):
+        return torch.full((2,), index)
+
+
 CHANGES = {
     "a subset, the whole": (REVERSED, Squares(8)),
     "the whole, a subset": (Squares(8), REVERSED),
@@ -65,6 +75,12 @@ CHANGES = {
     "one of many parts": (
         ConcatDataset([Subset(Squares(8), [1])] * 100),
         ConcatDataset([*[Subset(Squares(8), [1])] * 99, Subset(Squares(8), [2])]),
+    ),
+    "a part of another part": (Subset(REVERSED, [7, 6, 5]), Subset(LATER, [7, 6, 5])),
+    "the beginning of another part": (Subset(REVERSED, range(5)), Subset(LATER, range(5))),
+    "packed": tuple(
+        tdi.pack(Subset(Documents(9), indices), tokens=None, length=2)
+        for indices in ([*range(8)][::-1], range(1, 9))
     ),
     "beginnings of other lengths": (
         ConcatDataset([Subset(Squares(9), range(3)), Subset(Squares(9), range(5))]),
@@ -133,6 +149,7 @@ def test_selections_of_hugging_face_beside_others():
     whole = datasets.Dataset.from_dict({"x": [*range(8)]})
     shuffled, applied = whole.shuffle(seed=1), whole.shuffle(seed=1).flatten_indices()
     goes_on(Subset(shuffled, [*range(1, 8), 0]), Subset(applied, [*range(1, 8), 0]))
+    goes_on(applied, ConcatDataset([Subset(shuffled, [3, 2, 1, 0]), Subset(shuffled, range(4, 8))]))
     refused(Subset(shuffled, [*range(1, 8), 0]), Subset(applied, [*range(8)][::-1]))
     for many in (1, 20):
         first, same, other = (

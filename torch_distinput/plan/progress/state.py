@@ -190,8 +190,6 @@ def check_recipe(
         for fact, value in recipe.items()
         if fact not in (SETTINGS, READERS, DEALING, LENGTHS, SUBSET) or fact in saved
     }
-    if is_whole and SUBSET in saved:
-        here.setdefault(SUBSET, WHOLE)
     if SUBSET in here and _are_one_part(saved[SUBSET], here[SUBSET]):
         here.pop(SUBSET)
     if state.get("steps") == 0:  # no place in an order yet
