@@ -284,3 +284,32 @@ def test_a_shuffled_epoch_goes_on_in_its_order(tmp_path):
     )
     assert EPOCH == sorted(first) == sorted(second)
     assert first != second
+
+
+class Doubled:
+    """A dataset made into another; what it has not is that of what it wraps."""
+
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+
+    def __len__(self):
+        return len(self.wrapped)
+
+    def __getitem__(self, index):
+        return {name: 2 * value for name, value in self.wrapped[index].items()}
+
+    def __getattr__(self, name):
+        return getattr(self.wrapped, name)
+
+
+def doubled(strategy, folder):
+    source = Doubled(SOURCES["datasets"](COUNT))
+    with trainer_on(strategy, folder, source=source, num_train_epochs=1) as trainer:
+        trainer.train()
+        return trainer.model.seen
+
+
+def test_a_wrapper_of_a_dataset_is_trained_on_and_not_what_it_wraps(tmp_path):
+    """Its methods are those of datasets, by which Trainer takes columns away."""
+    (seen,) = run_ranks(partial(doubled, folder=tmp_path), 1, timeout=120)
+    assert [2 * number for number in EPOCH] == [number for step in seen for number in step]

@@ -40,7 +40,15 @@ class LoaderArguments:
 
 def has_index(dataset: Any) -> bool:
     """Whether a dataset is asked for examples by number."""
-    return count_examples(dataset) is not None and hasattr(dataset, "__getitem__")
+    return count_examples(dataset) is not None and hasattr(type(dataset), "__getitem__")
+
+
+def has_columns(dataset: Any) -> bool:
+    """Whether it is one of datasets; of a wrapper that hands on its methods, columns are kept.
+
+    Else they would be removed from what it wraps, which would be trained on in its place.
+    """
+    return all(hasattr(type(dataset), name) for name in ("column_names", "set_format"))
 
 
 def count_examples(dataset: Any) -> int | None:

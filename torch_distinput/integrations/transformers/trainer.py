@@ -35,6 +35,7 @@ from torch_distinput.integrations.transformers.sources import (
     LoaderArguments,
     count_examples,
     distribute,
+    has_columns,
     has_index,
 )
 from torch_distinput.integrations.transformers.stand_in import FilledBatches, StandIn, ignore_labels
@@ -114,7 +115,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """The dataset without the columns that the model does not take, and how it is read."""
         args, num_workers = self.args, self.args.dataloader_num_workers
         collate_fn = self.data_collator
-        if hasattr(dataset, "column_names") and hasattr(dataset, "set_format"):  # of datasets
+        if has_columns(dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collate_fn = self._get_collator_with_removed_columns(collate_fn, description)
