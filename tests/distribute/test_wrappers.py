@@ -110,6 +110,38 @@ def test_of_what_has_a_state(num_steps):
     assert [*range(-1, -21, -1)] == [example for step in seen for example in step]
 
 
+class SometimesStateful(IterableDataset):
+    """It has a state where what it wraps has one, as libraries do it."""
+
+    def __init__(self, source):
+        self.source = source
+
+    @property
+    def state_dict(self):
+        return self.source.state_dict
+
+    @property
+    def load_state_dict(self):
+        return self.source.load_state_dict
+
+    def __iter__(self):
+        return iter(self.source)
+
+
+@pytest.mark.parametrize("make", [Counted, lambda: range(1, 21)])
+def test_a_state_that_only_some_objects_of_a_class_have(make):
+    def distributed():
+        strategy = tdi.OneDeviceStrategy("cpu")
+        return strategy.distribute_dataset(SometimesStateful(make()), global_batch_size=4)
+
+    with iter(distributed()) as iterator:
+        assert [1, 2, 3, 4] == next(iterator).tolist()
+        state = iterator.state_dict()
+    resumed = distributed()
+    resumed.load_state_dict(state)
+    assert [*range(5, 21)] == [example for step in resumed for example in step.tolist()]
+
+
 class Anything(Squares):
     """It has whatever it is asked for, as a mock."""
 

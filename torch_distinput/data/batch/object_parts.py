@@ -54,8 +54,12 @@ def take_object_apart(value: Any) -> Any:
 
 
 def has_own(value: Any, name: str) -> bool:
-    """Whether it is really there, and not made up by a ``__getattr__``."""
-    return hasattr(type(value), name) or name in getattr(value, "__dict__", ())
+    """Whether it is really there, and not made up by a ``__getattr__``.
+
+    A property of a class may raise AttributeError, to say that this object has it not.
+    """
+    is_own = hasattr(type(value), name) or name in getattr(value, "__dict__", ())
+    return is_own and hasattr(value, name)
 
 
 def _kept_by_pickle(value: Any) -> Any:
