@@ -113,14 +113,13 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any, is_training: bool
     ) -> tuple[Any, LoaderArguments]:
         """The dataset without the columns that the model does not take, and how it is read."""
-        args, num_workers = self.args, self.args.dataloader_num_workers
-        collate_fn = self.data_collator
+        args, collate_fn = self.args, self.data_collator
         if has_columns(dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collate_fn = self._get_collator_with_removed_columns(collate_fn, description)
         sampler = sampler_fn(dataset) if sampler_fn is not None else None
-        loading = {}
+        num_workers, loading = args.dataloader_num_workers, {}
         if num_workers:
             loading = {
                 "persistent_workers": args.dataloader_persistent_workers,
