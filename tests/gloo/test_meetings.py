@@ -230,6 +230,22 @@ def test_nor_does_one_that_zips_what_fails_with_what_does_not():
     assert "rotten record" in str(errors[0])
 
 
+def go_on_after_a_failure(strategy):
+    """Rank 0 holds the loop that rank 1 failed in, and both play another one."""
+    source = Rotten(strategy.worker_index == 1)
+    held = iter(strategy.distribute_dataset(source, global_batch_size=4))
+    next(held)
+    if strategy.worker_index == 1:
+        with pytest.raises(tdi.SourceError):
+            list(held)
+    return len(list(strategy.distribute_dataset(torch.arange(8), global_batch_size=4)))
+
+
+@pytest.mark.slow
+def test_a_failure_that_all_have_gone_on_from_ends_no_other_loop():
+    assert [2, 2] == run_ranks(go_on_after_a_failure, 2)
+
+
 def play_to_the_end_on_a_mesh(strategy):
     """The same where both ranks get the same, and each reads for itself."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))

@@ -32,7 +32,13 @@ from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
-from torch_distinput.cluster.liveness.status import TRAINING, Activity, IterationProgress, Status
+from torch_distinput.cluster.liveness.status import (
+    TRAINING,
+    Activity,
+    Failure,
+    IterationProgress,
+    Status,
+)
 from torch_distinput.communicator import Board, BoardClosedError, Meeting
 from torch_distinput.threads import Thread, new_event, start_thread
 
@@ -70,7 +76,7 @@ class Heartbeat:
             "before the first", "iter()", None, time.monotonic()
         )
         self.inside = self.outside
-        self.failed: tuple[str, str] | None = None
+        self.failed: Failure | None = None
         self.progress = IterationProgress(-1, is_left=True)  # of the iteration that began last
         self.open_topics: set[str] = set()  # iterations whose loops are open here
         self.lost: BoardClosedError | None = None
@@ -121,7 +127,8 @@ class Heartbeat:
 
     def tell(self, topic: str, error: BaseException) -> None:
         """Tell the others that this worker failed."""
-        self.failed = (topic, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
+        words = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
+        self.failed = Failure(topic, words, self.progress.number)
         self._wake.put(None)
 
     def listen(self) -> None:
@@ -151,7 +158,7 @@ class Heartbeat:
 
     def _leave(self, error: BaseException | None) -> None:
         topic = (self.outside or self.inside).topic
-        is_told = self.failed is not None and self.failed[0] == topic
+        is_told = self.failed is not None and self.failed.topic == topic
         if error is not None and not is_told:
             self.tell(topic, error)
         self._is_closed = True

@@ -147,12 +147,15 @@ class PeerMonitor:
         self._raise_failures(self._topic)
 
     def check_open_loops(self) -> None:
-        """The same of all whose loops are open here: under ``zip`` one may end the others."""
-        for topic in sorted(self._heartbeat.open_topics):
-            self._raise_failures(topic)
+        """The same of all whose loops are open here: under ``zip`` one may end the others.
 
-    def _raise_failures(self, topic: str) -> None:
-        if failed := self._peers.failures(topic):
+        Not of failures from before this iteration, to which all workers have come since.
+        """
+        for topic in sorted(self._heartbeat.open_topics):
+            self._raise_failures(topic, since=self._progress.number)
+
+    def _raise_failures(self, topic: str, *, since: int = -1) -> None:
+        if failed := self._peers.failures(topic, since=since):
             names = self._peers.names
             words = "; ".join(f"{named_workers([w], names)}: {text}" for w, text in failed.items())
             msg = f"Expected a step from every worker, but a worker failed. {words}"

@@ -83,8 +83,10 @@ class Peers:
         heard = self.heard.statuses.get(worker)
         return heard[0] if heard else None
 
-    def failures(self, topic: str) -> dict[int, str]:
+    def failures(self, topic: str, *, since: int = -1) -> dict[int, str]:
         """Who else failed in an iteration, and with what words.
+
+        ``since``: only if they did when the iteration of this number, or a later one, had begun.
 
         Who has only heard of a failure is named while nothing was heard of the culprit itself.
         """
@@ -92,7 +94,11 @@ class Peers:
         told = {
             worker: status.failed for worker, status in statuses.items() if status and status.failed
         }
-        failed = {worker: words for worker, (where, words) in told.items() if where == topic}
+        failed = {
+            worker: failure.words
+            for worker, failure in told.items()
+            if failure.topic == topic and failure.newest >= since
+        }
         culprits = {w: words for w, words in failed.items() if not is_of_peer(words)}
         return culprits or failed
 
@@ -122,7 +128,7 @@ class Peers:
             return f"no sign of life within {wait_limit:g} s ({self._said_of(worker)})"
         if status.failed is None:
             return ""
-        topic, words = status.failed
+        topic, words, _ = status.failed
         ago = time.monotonic() - self.heard.failed_at[worker]
         is_out = ago > _RETURN_SECONDS if topic in self._ended else topic == self._begun
         return f"it failed in {topic}: {words}" if is_out else ""
@@ -200,7 +206,8 @@ class Peers:
         status, changed = heard
         if status.has_left:
             failed = status.failed
-            words = f": {failed[1]}" if failed and status.activity.endswith(failed[0]) else ""
+            is_told = failed and status.activity.endswith(failed.topic)
+            words = f": {failed.words}" if failed and is_told else ""
             return f"left after {status.steps} steps, {status.activity}{words}"
         ago = time.monotonic() - changed
         return (

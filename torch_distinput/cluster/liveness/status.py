@@ -57,6 +57,14 @@ class Activity(NamedTuple):
         return f"{self.verb} {place}".rstrip()
 
 
+class Failure(NamedTuple):
+    """What a worker failed in last, its words, and which iteration had begun there last by then."""
+
+    topic: str
+    words: str
+    newest: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
     """What a worker posts, each time in place of the one before.
@@ -68,7 +76,7 @@ class Status:
         activity: what it was doing, in words.
         seconds: for how long.
         vote: see :mod:`.coordinated_stop`.
-        failed: the iteration in which it failed last, and its words.
+        failed: the iteration in which it failed last, if any.
         reached: how far it is in the iteration that began last.
         has_left: this is the last one: the worker has ended, or its strategy is gone.
     """
@@ -79,7 +87,7 @@ class Status:
     activity: str
     seconds: float
     vote: int | None
-    failed: tuple[str, str] | None
+    failed: Failure | None
     reached: Reached
     has_left: bool
 
@@ -87,7 +95,7 @@ class Status:
     def read(cls, text: str) -> Status:
         """Parse what :meth:`written` made."""
         said = json.loads(text)
-        said["failed"] = tuple(said["failed"]) if said["failed"] else None
+        said["failed"] = Failure(*said["failed"]) if said["failed"] else None
         said["reached"] = tuple(said["reached"])
         said["process"] = ProcessIdentity(*said["process"])
         return cls(**said)

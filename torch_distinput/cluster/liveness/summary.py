@@ -84,7 +84,7 @@ def choose_told(
         silence: seconds, of those who miss a beat.
         failed_at: when it was heard that a worker failed.
     """
-    failed = {worker: status.failed[1] for worker, status in statuses.items() if status.failed}
+    failed = {worker: status.failed.words for worker, status in statuses.items() if status.failed}
     newest = sorted(failed, key=lambda worker: -failed_at.get(worker, 0.0))
     left = {worker: status.steps for worker, status in statuses.items() if status.has_left}
     present = {worker: status for worker, status in statuses.items() if not status.has_left}
