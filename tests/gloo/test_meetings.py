@@ -238,7 +238,11 @@ def go_on_after_a_failure(strategy):
     if strategy.worker_index == 1:
         with pytest.raises(tdi.SourceError):
             list(held)
-    return len(list(strategy.distribute_dataset(torch.arange(8), global_batch_size=4)))
+    num_steps = 0
+    for _ in strategy.distribute_dataset(torch.arange(8), global_batch_size=4):
+        num_steps += 1
+        strategy._session.heartbeat.listen()
+    return num_steps
 
 
 @pytest.mark.slow
