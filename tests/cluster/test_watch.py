@@ -12,7 +12,7 @@ from tests.distribute.street import options, stream_of
 from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
-from torch_distinput.cluster.liveness.status import Activity, Failure
+from torch_distinput.cluster.liveness.status import Activity, IterationFailure
 from torch_distinput.cluster.liveness.summary import Summary
 from torch_distinput.communicator import BoardClosedError
 from torch_distinput.testing import simulate
@@ -154,7 +154,7 @@ def test_a_watcher_that_leaves_has_a_successor_at_once(town):
 
 @pytest.mark.parametrize("victim", [0, 5])
 def test_who_has_left_is_named_by_all_with_its_last_words(town, victim):
-    town.hearts[victim].failed = Failure(TOPIC, "ArithmeticError: rotten record", 0)
+    town.hearts[victim].failed = IterationFailure(TOPIC, "ArithmeticError: rotten record", 0)
     town.leave(victim)
     town.live(4)
     for words in town.all_words().values():
@@ -165,7 +165,7 @@ def test_who_asks_why_waits_for_what_the_watcher_had_not_heard_yet(town):
     """The next summary may be older than the words."""
     town.order.sample = lambda workers, _: sorted(workers, reverse=True)  # the watcher comes last
     town.hearts[0]._beat(town.boards[0])
-    town.hearts[9].failed = Failure(TOPIC, "ArithmeticError: rotten record", 0)
+    town.hearts[9].failed = IterationFailure(TOPIC, "ArithmeticError: rotten record", 0)
     town.hearts[9]._post(town.boards[9])
     with pytest.raises(tdi.PeerFailedError, match="rank 90: ArithmeticError: rotten record"):
         PeerMonitor(town.hearts[11], TOPIC, 0, timeout=TIMEOUT).ask_why([3], "a step")
@@ -187,19 +187,20 @@ def assert_all_hear_of_rank_90(town):
 
 
 def test_the_newest_of_many_failures_is_heard_by_all(town):
+    earlier = IterationFailure("an earlier iteration", "ArithmeticError: long ago", 0)
     for worker in range(20, 39):
-        town.hearts[worker].failed = Failure("an earlier iteration", "ArithmeticError: long ago", 0)
+        town.hearts[worker].failed = earlier
     town.live(3)
-    town.hearts[9].failed = Failure(TOPIC, "ArithmeticError: rotten record", 0)
+    town.hearts[9].failed = IterationFailure(TOPIC, "ArithmeticError: rotten record", 0)
     town.live(3)
     assert_all_hear_of_rank_90(town)
 
 
 def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
     for worker in range(1, SIZE):
-        town.hearts[worker].failed = Failure(TOPIC, "PeerFailedError: worker 9 failed", 0)
+        town.hearts[worker].failed = IterationFailure(TOPIC, "PeerFailedError: worker 9 failed", 0)
     town.live(2)
-    town.hearts[9].failed = Failure(TOPIC, "ArithmeticError: rotten record", 0)
+    town.hearts[9].failed = IterationFailure(TOPIC, "ArithmeticError: rotten record", 0)
     town.live(3)
     assert_all_hear_of_rank_90(town)
 

@@ -35,7 +35,7 @@ from torch_distinput.cluster.liveness.process_identity import identify_process
 from torch_distinput.cluster.liveness.status import (
     TRAINING,
     Activity,
-    Failure,
+    IterationFailure,
     IterationProgress,
     Status,
 )
@@ -76,7 +76,7 @@ class Heartbeat:
             "before the first", "iter()", None, time.monotonic()
         )
         self.inside = self.outside
-        self.failed: Failure | None = None
+        self.failed: IterationFailure | None = None
         self.progress = IterationProgress(-1, is_left=True)  # of the iteration that began last
         self.open_topics: set[str] = set()  # iterations whose loops are open here
         self.lost: BoardClosedError | None = None
@@ -128,7 +128,7 @@ class Heartbeat:
     def tell(self, topic: str, error: BaseException) -> None:
         """Tell the others that this worker failed."""
         words = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
-        self.failed = Failure(topic, words, self.progress.number)
+        self.failed = IterationFailure(topic, words, self.progress.number)
         self._wake.put(None)
 
     def listen(self) -> None:

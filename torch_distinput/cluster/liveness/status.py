@@ -57,7 +57,7 @@ class Activity(NamedTuple):
         return f"{self.verb} {place}".rstrip()
 
 
-class Failure(NamedTuple):
+class IterationFailure(NamedTuple):
     """What a worker failed in last, its words, and which iteration had begun there last by then."""
 
     topic: str
@@ -87,7 +87,7 @@ class Status:
     activity: str
     seconds: float
     vote: int | None
-    failed: Failure | None
+    failed: IterationFailure | None
     reached: Reached
     has_left: bool
 
@@ -95,7 +95,7 @@ class Status:
     def read(cls, text: str) -> Status:
         """Parse what :meth:`written` made."""
         said = json.loads(text)
-        said["failed"] = Failure(*said["failed"]) if said["failed"] else None
+        said["failed"] = IterationFailure(*said["failed"]) if said["failed"] else None
         said["reached"] = tuple(said["reached"])
         said["process"] = ProcessIdentity(*said["process"])
         return cls(**said)
