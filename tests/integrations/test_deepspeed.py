@@ -16,9 +16,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS, GROUP = 41, 12
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Where DeepSpeed builds its collectives, once for all tests.
+
+    In the user's own cache, the lock of a build that was killed would let all later ones wait.
+    """
+    return tmp_path_factory.mktemp("built")
+
+
 @pytest.fixture(autouse=True)
-def on_cpus(monkeypatch):
+def on_cpus(monkeypatch, built):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(built))
 
 
 def run(num_ranks, script, *arguments):
