@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,20 @@ class KeyedSampler(Keyed, Sampler):
 
     def __len__(self):
         return COUNT
+
+
+@dataclass(slots=True)
+class Slotted:
+    """A dataset of the user's without a ``__dict__``, and a class among what it keeps."""
+
+    inner: Any
+    kind: type = KeyedSampler
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return list(self.inner)[index]
 
 
 class KeyedShards(Shards):
@@ -197,10 +212,15 @@ def test_a_sampler_of_a_function_that_takes_a_part_of_other_workers():
         lambda it: nodes.MultiNodeWeightedSampler(
             {"it": nodes.SamplerWrapper(it)}, {"it": 1.0}, rank=0, world_size=1
         ),
+        Slotted,
+        lambda it: partial(map, str, it),
+        lambda it: partial(Slotted, inner=[it]),
+        lambda it: lambda: map(str, it),
+        lambda it: partial(lambda make: make(), lambda: iter(Slotted(it))),
     ],
 )
 def test_whatever_it_is_in(make):
-    """Loaders, datasets of datasets, samplers of samplers, nodes."""
+    """Loaders, datasets of datasets, samplers of samplers, nodes, functions."""
     keyed = KeyedSampler()
     source = make(keyed)
     for epoch in (3, 1):

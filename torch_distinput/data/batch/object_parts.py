@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import copyreg
+from contextlib import suppress
 from itertools import islice
+from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any, final
 
 import numpy as np
@@ -60,6 +62,36 @@ def has_own(value: Any, name: str) -> bool:
     """
     is_own = hasattr(type(value), name) or name in getattr(value, "__dict__", ())
     return is_own and hasattr(value, name)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What an object keeps, in its ``__dict__`` and in ``__slots__``; no property is asked."""
+    kept = getattr(value, "__dict__", None)
+    found = dict(kept) if isinstance(kept, dict) else {}
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, MemberDescriptorType) and not name.startswith("__"):
+                with suppress(AttributeError):  # not set
+                    found[name] = member.__get__(value)
+    return found
+
+
+def read_closure(function: FunctionType) -> list[Any]:
+    """The values of the names that a function has from those around it."""
+    return [_read_cell(cell) for cell in function.__closure__ or ()]
+
+
+def _read_cell(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def find_names(code: CodeType) -> set[str]:
+    """The global names and attributes in code, and in that of functions inside."""
+    inner = (value for value in code.co_consts if isinstance(value, CodeType))
+    return set(code.co_names).union(*map(find_names, inner))
 
 
 def _kept_by_pickle(value: Any) -> Any:

@@ -24,20 +24,17 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from threading import get_ident
-from types import MethodType
 from typing import Any, final
 
-from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.parts import MOST_PARTS, held_by, parts_of
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import call_in_child, named_lock, new_condition, new_lock
-from torch_distinput.values import Distributed
 
 _log = logging.getLogger(__name__)
-_MOST_PARTS = 256
 _LONGEST_FETCH = 120.0
 """Seconds that a thread waits for a fetch of another one at another epoch."""
 
@@ -47,7 +44,8 @@ def tell_epoch(source: Any, epoch: int) -> None:
 
     Who has ``set_epoch`` passes it on itself. In a loader, dataset, sampler, node or pipeline
     without it we look for those that have it: a DistributedSampler in a DataLoader, say. So we do
-    in the attributes of an iterable or dataset of the user's, and in what they hold.
+    in the attributes of an iterable or dataset of the user's, in what a function or partial refers
+    to, and in what these hold.
     """
     with telling(source, epoch):
         pass
@@ -237,47 +235,18 @@ def _find_told(part: Any) -> _Told:
 def _parts_to_tell(source: Any) -> Iterator[Any]:
     """A source, what it is made of, and what iterables of the user's hold; each once."""
     waiting, seen = [source], {id(source)}
-    while waiting and len(seen) < _MOST_PARTS:
+    while waiting and len(seen) < MOST_PARTS:
         for part in parts_of(waiting.pop(), closed=_knows_epochs):
             yield part
             if _knows_epochs(part):
                 continue
-            new = [held for held in _held(part) if id(held) not in seen]
+            new = [held for held in held_by(part, _knows_epochs) if id(held) not in seen]
             seen.update(map(id, new))
             waiting += new
 
 
-def _held(part: Any) -> Iterator[Any]:
-    """Iterables and datasets in the attributes of an iterable or dataset that is a user's own.
-
-    But no distributed dataset, which is at an epoch of its own.
-    """
-    if hasattr(part, "__self__"):  # a method, of a dataset perhaps
-        yield part.__self__
-    values = getattr(part, "__dict__", {})
-    is_data = hasattr(part, "__iter__") or hasattr(part, "__getitem__")
-    if not is_data or not isinstance(values, dict):
-        return
-    for value in list(values.values()):
-        for held in _items_of(value):
-            if isinstance(held, Distributed):
-                continue
-            is_data = hasattr(held, "__iter__") or hasattr(held, "__getitem__")
-            if _knows_epochs(held) or (is_data and hasattr(held, "__dict__")):
-                yield held
-            elif isinstance(held, MethodType):
-                yield held.__self__
-
-
-def _items_of(value: Any) -> Iterable[Any]:
-    """The few values of a list, tuple or dict; or the value itself."""
-    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= _MOST_PARTS:
-        return [value]
-    return list(value.values()) if isinstance(value, Mapping) else value
-
-
 def _knows_epochs(part: Any) -> bool:
-    return callable(getattr(part, "set_epoch", None))
+    return not isinstance(part, type) and callable(getattr(part, "set_epoch", None))
 
 
 def _set_counter(part: Any, epoch: int) -> None:

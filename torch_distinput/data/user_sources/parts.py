@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch.utils.data import DistributedSampler, Subset
 
-from torch_distinput.data.batch.object_parts import has_own
+from torch_distinput.data.batch.object_parts import (
+    attributes_of,
+    find_names,
+    has_own,
+    read_closure,
+)
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
+from torch_distinput.values import Distributed
+
+MOST_PARTS = 256
+"""A source of more is looked at in these."""
 
 RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
@@ -32,6 +43,47 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
         new = [inner for inner in _inside(part) if id(inner) not in seen]
         seen.update(map(id, new))
         waiting += new
+
+
+def held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """What an iterable, dataset or function of the user's refers to: what is wanted, or leads on.
+
+    By attributes, closures, globals, defaults, arguments of a partial, the owner of a method; and
+    what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its own.
+    """
+    for value in _values_in(part):
+        for held in _items_of(value):
+            if isinstance(held, (Distributed, type, ModuleType)):
+                continue
+            if wanted(held) or _values_in(held):
+                yield held
+
+
+def _values_in(part: Any) -> list[Any]:
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, FunctionType):
+        known = part.__globals__
+        named = [known[name] for name in sorted(find_names(part.__code__)) if name in known]
+        # A function of another module is a library's, and leads far away.
+        own = [
+            value
+            for value in named
+            if not (isinstance(value, FunctionType) and value.__globals__ is not known)
+        ]
+        return [*read_closure(part), *(part.__defaults__ or ()), *own]
+    if isinstance(part, MethodType):
+        owner = part.__self__
+        return [owner, part.__func__, *attributes_of(owner).values()]
+    is_data = hasattr(part, "__iter__") or hasattr(part, "__getitem__")
+    return list(attributes_of(part).values()) if is_data else []
+
+
+def _items_of(value: Any) -> Iterable[Any]:
+    """The few values of a list, tuple or dict; or the value itself."""
+    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= MOST_PARTS:
+        return [value]
+    return list(value.values()) if isinstance(value, Mapping) else value
 
 
 def deals_shards(source: Any) -> bool:

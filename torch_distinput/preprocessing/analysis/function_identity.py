@@ -14,13 +14,13 @@ from typing import Any, final
 
 import torch
 
+from torch_distinput.data.batch.object_parts import read_closure
 from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.preprocessing.analysis.user_modules import (
     UnknownIdentityError,
     find_submodules,
     import_late,
     is_of_user,
-    read_closure,
     read_globals,
 )
 from torch_distinput.preprocessing.layers.features import Features

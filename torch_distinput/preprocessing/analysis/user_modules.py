@@ -12,6 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from torch_distinput.data.batch.object_parts import find_names, read_closure
+
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of this environment's packages, of those it shares, of the user's and of Debian's."""
@@ -65,25 +67,13 @@ def _finds_user_module(name: str) -> bool:
     return not all(map(_is_installed, places))
 
 
-def read_closure(function: types.FunctionType) -> list[Any]:
-    """The values of the names that a function has from those around it."""
-    return [_read_cell(cell) for cell in function.__closure__ or ()]
-
-
-def _read_cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
 def read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
     """The values of the global names in a function, and in those inside.
 
     Of the user's modules what is named beside them, as in ``module.function(x)``, and of those in
     these: which name belongs to which module the code does not say. So with what it imports.
     """
-    names = sorted(_find_names(function.__code__))
+    names = sorted(find_names(function.__code__))
     found: list[tuple[str, Any]] = []
     namespaces, met = [("", function.__globals__)], {function.__module__}
     modules = [*import_late(function.__globals__, function.__code__), *_read_modules(function)]
@@ -149,8 +139,3 @@ def import_late(known: dict[str, Any], code: types.CodeType) -> Iterator[types.M
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from import_late(known, inner)
-
-
-def _find_names(code: types.CodeType) -> set[str]:
-    inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
-    return set(code.co_names).union(*map(_find_names, inner))

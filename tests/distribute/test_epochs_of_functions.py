@@ -1,0 +1,95 @@
+"""Functions that make a stream: what they read is told the epoch, also where only they name it."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+
+import torch_distinput as tdi
+from torch_distinput.data.user_sources import epochs
+from torch_distinput.data.user_sources.epochs import tell_epoch
+
+COUNT = 12
+
+
+def order_of(epoch):
+    """Another one in each epoch."""
+    return Random(epoch).sample(range(COUNT), COUNT)
+
+
+class Keyed:
+    """It plays the order of the epoch that it was told."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(order_of(self.epoch))
+
+
+GLOBAL = Keyed()
+
+
+def read_global():
+    return iter(GLOBAL)
+
+
+def read_by_another():
+    yield from read_global()
+
+
+def closing_over(keyed, *, complete=True):
+    def rows():
+        return (row for row in keyed if row is not none)
+
+    if complete:
+        none = None
+    return rows
+
+
+def with_a_default(keyed):
+    def rows(keyed=keyed):
+        return iter(keyed)
+
+    return rows
+
+
+class Module:
+    """It is no data itself."""
+
+    def __init__(self):
+        self.stream = Keyed()
+
+    def rows(self):
+        yield from self.stream
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        read_global,
+        read_by_another,
+        with_a_default(Keyed()),
+        Module().rows,
+        partial(Module().rows),
+        closing_over(Keyed()),
+        partial(iter, Keyed()),
+        partial(lambda pair: iter(pair[0]), (Keyed(),)),
+    ],
+)
+def test_a_stream_that_a_function_makes(rows):
+    """Each epoch has its order, though only the function knows of the dataset."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(rows, global_batch_size=COUNT)
+    for epoch in range(3):
+        assert [order_of(epoch)] == [list(batch) for batch in dataset]
+
+
+def test_what_a_function_does_not_name_is_not_told():
+    """Nor classes and modules, nor a name that it has no value for yet."""
+    tell_epoch(closing_over(range(COUNT), complete=False), 3)
+    tell_epoch(lambda: (Keyed, epochs, unknown), 3)  # noqa: F821
+    assert -1 == Keyed.epoch
