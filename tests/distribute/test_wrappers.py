@@ -46,6 +46,27 @@ def test_of_what_has_a_length():
     assert [-1, -2] == first(tdi.mix({"a": Wrapper([1, 2, 3])}, weights=(1,)), 2).tolist()
 
 
+class Registry(type):
+    """The kind of classes that know their instances."""
+
+    def __len__(cls):
+        return 0
+
+    def __getitem__(cls, name):
+        raise KeyError(name)
+
+    def __next__(cls):
+        raise StopIteration
+
+
+def test_what_the_class_of_a_class_has_is_not_of_its_objects():
+    class Listed(metaclass=Registry):
+        def __iter__(self):
+            return iter([1, 2, 3])
+
+    assert [1, 2] == first(Listed(), 2).tolist()
+
+
 class IndexedWrapper(Wrapper):
     """The same by index."""
 

@@ -60,8 +60,16 @@ def has_own(value: Any, name: str) -> bool:
 
     A property of a class may raise AttributeError, to say that this object has it not.
     """
-    is_own = hasattr(type(value), name) or name in getattr(value, "__dict__", ())
+    is_own = has_method(value, name) or name in getattr(value, "__dict__", ())
     return is_own and hasattr(value, name)
+
+
+def has_method(value: Any, name: str) -> bool:
+    """Whether its class has it, where Python itself looks for ``__iter__`` and the like.
+
+    ``hasattr(type(value), name)`` would find what the class of the class has, too.
+    """
+    return any(name in vars(kind) for kind in type(value).__mro__)
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

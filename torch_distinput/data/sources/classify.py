@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
@@ -117,8 +118,8 @@ def is_stream(source: Any) -> bool:
         return True
     if isinstance(source, IterableDataset):  # its __iter__ may well return itself, started anew
         return True
-    if _can(source, "__iter__"):
-        return not _can(source, "__next__")
+    if has_method(source, "__iter__"):
+        return not has_method(source, "__next__")
     return callable(source)
 
 
@@ -127,7 +128,7 @@ def not_a_source(source: Any) -> TypeError:
     hint = ""
     if _is_distributed(source):
         hint = ", which is distributed already"
-    elif _can(source, "__next__"):
+    elif has_method(source, "__next__"):
         hint = ", which can be iterated only once; pass the function that makes it"
     elif isinstance(source, (str, os.PathLike)):
         hint = "; wrap paths in a FileDataset"
@@ -139,7 +140,7 @@ def not_a_source(source: Any) -> TypeError:
         hint = ", whose [i] is the value with the label i; pass its values: series.to_numpy()"
     elif isinstance(source, Mapping):
         hint = "; its columns are to be tensors, arrays or PackedStrings: torch.tensor(column)"
-    elif _can(source, "__getitem__") and not _can(source, "__len__"):
+    elif has_method(source, "__getitem__") and not has_method(source, "__len__"):
         hint = ", which has __getitem__ and no __len__; add it"
     expected = "; ".join(kind.value for kind in SourceKind)
     return TypeError(f"Expected a source: {expected}. Got {type(source).__name__}{hint}.")
@@ -190,12 +191,7 @@ def _is_indexable(source: Any) -> bool:
         return False
     if _is_data_frame(source) or _is_series(source):
         return False
-    return _can(source, "__getitem__") and _can(source, "__len__")
-
-
-def _can(source: Any, method: str) -> bool:
-    """Whether Python finds a method of its own: what a wrapper hands on is none."""
-    return hasattr(type(source), method)
+    return has_method(source, "__getitem__") and has_method(source, "__len__")
 
 
 _TABLE: tuple[tuple[SourceKind, Callable[[Any], bool]], ...] = (

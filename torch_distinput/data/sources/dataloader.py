@@ -18,6 +18,7 @@ from torch.utils.data import (
     default_convert,
 )
 
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
@@ -186,7 +187,7 @@ def _is_plain_batching(batches: object) -> bool:
 
 def _is_plain(sampler: Any, dataset: Any) -> bool:
     """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
-    if not hasattr(type(dataset), "__len__"):  # torch does not ask for it where a sampler is given
+    if not has_method(dataset, "__len__"):  # torch does not ask for it where a sampler is given
         return False
     if type(sampler) is SequentialSampler:
         return len(sampler) == len(dataset)

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from torch_distinput.data.batch.collate import CollateFn, collate_with
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -146,7 +147,7 @@ class ExampleReader:
 
 def deal_shard(source: Any, shard: Shard) -> Any:
     """Deal out a shard; what comes of it may forget the epoch that the source was told."""
-    if shard.num_shards == 1 and (hasattr(type(source), "__iter__") or callable(source)):
+    if shard.num_shards == 1 and (has_method(source, "__iter__") or callable(source)):
         return source
     tell_epoch(source, shard.epoch)
     return source.shard(num_shards=shard.num_shards, index=shard.index)

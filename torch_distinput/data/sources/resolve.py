@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources import dataloader
 from torch_distinput.data.sources.classify import (
@@ -209,7 +210,7 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
         fetch=TableFetch(source)
         if by_columns
         else ExampleFetch(source, request.collate_fn or _collate_of(source)),
-        num_examples=len(source) if hasattr(type(source), "__len__") else None,
+        num_examples=len(source) if has_method(source, "__len__") else None,
         request=request,
         loader=_loader_of(request, source),
     )

@@ -49,7 +49,8 @@ def held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     """What an iterable, dataset or function of the user's refers to: what is wanted, or leads on.
 
     By attributes, closures, globals, defaults, arguments of a partial, the owner of a method; and
-    what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its own.
+    what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its
+    own.
     """
     for value in _values_in(part):
         for held in _items_of(value):

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch, telling
 from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
@@ -305,7 +306,7 @@ class SourceRun:
         source = self._source
         renew_stages(source)
         self._history.is_new = False
-        if callable(source) and not hasattr(type(source), "__iter__"):
+        if callable(source) and not has_method(source, "__iter__"):
             source = source()
         states = split_states(state)
         if has_state(source) and states:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
@@ -86,7 +87,7 @@ def _refuse_same_stream(mixture: Mixture) -> None:
     names: dict[int, str] = {}
     for name, source in _find_members(mixture):
         other = names.setdefault(id(source), name)
-        is_object = hasattr(type(source), "__iter__") and classify(source) is SourceKind.STREAM
+        is_object = has_method(source, "__iter__") and classify(source) is SourceKind.STREAM
         if other != name and is_object:
             msg = (
                 f"Expected streams of their own in a mixture, got one {type(source).__name__} as "
