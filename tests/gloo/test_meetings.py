@@ -245,9 +245,22 @@ def go_on_after_a_failure(strategy):
     return num_steps
 
 
+def go_on_after_a_start_that_fails(strategy):
+    """Inside of a loop another one does not begin, on both ranks, which go on without it."""
+    num_steps = 0
+    for _ in strategy.distribute_dataset(torch.arange(8), global_batch_size=4):
+        num_steps += 1
+        differing = torch.arange(8) + 100 * strategy.worker_index
+        with pytest.raises(tdi.MismatchError):
+            iter(strategy.distribute_dataset([*differing], global_batch_size=4))
+        strategy._session.heartbeat.listen()
+    return num_steps
+
+
 @pytest.mark.slow
-def test_a_failure_that_all_have_gone_on_from_ends_no_other_loop():
-    assert [2, 2] == run_ranks(go_on_after_a_failure, 2)
+@pytest.mark.parametrize("work", [go_on_after_a_failure, go_on_after_a_start_that_fails])
+def test_a_failure_that_all_have_gone_on_from_ends_no_other_loop(work):
+    assert [2, 2] == run_ranks(work, 2)
 
 
 def play_to_the_end_on_a_mesh(strategy):

@@ -54,6 +54,7 @@ class Iteration:
         self._turn = turn
         self._feed: Feed | None = None
         self._printed: PrintedFeed | None = None  # with partners that read for themselves
+        self._monitor: PeerMonitor | None = None
 
     def shake_hands(self, prepare: Prepare) -> list[Any]:
         """Compare facts with the other ranks; what each worker has found out for all.
@@ -158,7 +159,8 @@ class Iteration:
     def monitor(self) -> PeerMonitor:
         """Make the eye on the other ranks."""
         heartbeat = self._session.heartbeat
-        return PeerMonitor(heartbeat, self.topic, self._number, timeout=self.timeout)
+        self._monitor = PeerMonitor(heartbeat, self.topic, self._number, timeout=self.timeout)
+        return self._monitor
 
     def exchange(self) -> Exchange:
         """Make the way to show them something before the first step."""
@@ -222,6 +224,8 @@ class Iteration:
         self._session.heartbeat.tell(self.topic, error)
         if self._feed is not None:
             self._feed.close()
+        if self._monitor is not None:  # or the loop around this one would end by this failure
+            self._monitor.close()
 
 
 @final
