@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import Squares
@@ -63,7 +71,23 @@ class Documents(Squares):
         return torch.full((2,), index)
 
 
+class Transformed(Subset):
+    """The usual way to give a part of a random_split a transform."""
+
+    def __getitem__(self, index):
+        return -super().__getitem__(index)
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
 CHANGES = {
+    "a subclass": tuple(Transformed(Squares(9), part) for part in (range(1, 9), range(8))),
+    "a subclass inside": tuple(
+        Subset(Transformed(Squares(9), part), range(7)) for part in (range(1, 9), range(8))
+    ),
+    "stacked": tuple(StackDataset(part, Squares(8)) for part in (REVERSED, LATER)),
+    "stacked by names": tuple(StackDataset(x=Squares(8), y=part) for part in (LATER, REVERSED)),
     "a subset, the whole": (REVERSED, Squares(8)),
     "the whole, a subset": (Squares(8), REVERSED),
     "a subset, columns": (Subset(TensorDataset(torch.arange(9)), range(1, 9)), torch.arange(8)),
@@ -179,6 +203,36 @@ def test_a_beginning_of_a_dataset_that_has_grown(before):
     goes_on(Subset(Squares(20), range(8)), Subset(Squares(before), range(8)))
 
 
+@pytest.mark.parametrize("before", [8, 9])
+def test_a_beginning_of_several_of_which_the_last_has_grown(before):
+    def part(length):
+        return Subset(ConcatDataset([REVERSED, Squares(length)]), range(16))
+
+    goes_on(part(before), part(20), num_steps=8)
+    goes_on(part(20), part(before), num_steps=8)
+
+
+def test_a_state_that_is_made_in_a_later_epoch():
+    """It has the indices of its own; also the state of an epoch before any was begun here."""
+    part = Subset(Squares(20), [*range(8)][::-1])
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(part, global_batch_size=2)
+    kept = next(dataset.steps())
+    part.indices = [*range(8, 16)]
+    next(iter(dataset))
+    part.indices = [*range(8)][::-1]
+    first, later = kept.state_dict(), dataset.state_dict()
+    for indices, state in ((range(8, 16), later), ([*range(8)][::-1], first)):
+        part = Subset(Squares(20), range(12, 20))
+        other = tdi.OneDeviceStrategy("cpu").distribute_dataset(part, global_batch_size=2)
+        part.indices = [*indices]
+        other.load_state_dict(state)
+        assert [x * x for x in indices][2:4] == next(iter(other)).tolist()
+        other = tdi.OneDeviceStrategy("cpu").distribute_dataset(Squares(8), global_batch_size=2)
+        other.load_state_dict(state)
+        with pytest.raises(tdi.ConfigurationError, match="indices of the subset"):
+            iter(other)
+
+
 def test_indices_that_are_others_in_each_epoch():
     """As of a curriculum: a state is of those of its epoch."""
     part = Subset(Squares(20), [*range(8)][::-1])
@@ -201,16 +255,34 @@ def test_indices_that_are_others_in_each_epoch():
 
 
 class Named(Squares):
-    """Its examples have names."""
+    """Its examples have names, numbers that are no places, or keys."""
 
     def __getitem__(self, name):
-        return super().__getitem__(int(name[1:]))
+        if isinstance(name, Key):
+            name = name.name
+        return super().__getitem__(round(name * 100) if isinstance(name, float) else int(name[1:]))
+
+
+class Key:
+    """Its ``repr`` is another one in each process."""
+
+    def __init__(self, name):
+        self.name = name
 
 
 def test_a_part_by_names():
     names = [f"x{number}" for number in range(9)]
     refused(Subset(Named(9), names[:8]), Subset(Named(9), names[1:]))
     goes_on(Subset(Named(9), names[1:]), Subset(Named(9), names[1:]))
+    keys, others = ([Key(name) for name in names] for _ in range(2))
+    refused(Subset(Named(9), keys[:8]), Subset(Named(9), keys[1:]))
+    goes_on(Subset(Named(9), keys[1:]), Subset(Named(9), others[1:]))
+    numbers = [number / 100 for number in range(9)]
+    refused(Subset(Named(9), numbers[:8]), Subset(Named(9), numbers[1:]))
+
+
+def test_indices_that_cannot_be_sliced():
+    goes_on(Subset(Squares(9), deque(range(1, 9))), Subset(Squares(9), torch.arange(1, 9)))
 
 
 class Endless(Squares):

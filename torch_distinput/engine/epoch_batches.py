@@ -55,29 +55,31 @@ class EpochBatches:
 
     A sampler may give another order each time it is iterated. So it is iterated when an epoch
     begins, as a DataLoader does it; what that gave holds as long as the epoch is played.
-
-    Attributes:
-        described: what decides the order; as of the epoch that is played, for the user may give a
-            ``Subset`` other indices between epochs.
     """
 
     def __init__(self, source: IndexedSource, *, seed: int) -> None:
         """Take a source; nothing is sampled yet, nor measured."""
         self._source = source
         self._seed = seed
-        self.described = source.describe_order()
         budget = source.request.budget
         self._lengths = None if budget is None else source.find_lengths(budget.length)
         self._planned: _Planned | None = None
         self._played: _Sampled | None = None
+        self._described: tuple[int, dict[str, object]] | None = None  # of the epoch that is played
         self._looked_up: _Sampled | None = None  # of another epoch: to compare states, to replay
 
     def begin(self, position: Position) -> None:
         """Sample the epoch that ``iter()`` is about to play, unless it goes on with it."""
-        self.described = self._source.describe_order()
+        self._described = position.epoch, self._source.describe_order()
         goes_on = self._played is not None and self._played.epoch == position.epoch
         if self._source.sampler is not None and not (position.steps and goes_on):
             self._played = self._sample(position.epoch)
+
+    def describe(self, epoch: int) -> dict[str, object]:
+        """What decides the order: the user may give a ``Subset`` other indices between epochs."""
+        if self._described is not None and self._described[0] == epoch:
+            return self._described[1]
+        return self._source.describe_order()
 
     def of(self, epoch: int, size: Size | None = None) -> GlobalBatches:
         """The global batches; of the size that was asked for, or another.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
@@ -92,14 +92,13 @@ class IndexedInput:
         """
         is_told = self._source.sampler is not None and position.steps
         sampled = self._batches.of(position.epoch) if is_told else None
-        return self.name_order(sampled, position)
+        return self.name_order(self._batches.describe(position.epoch), sampled, position)
 
-    def name_order(self, sampled: GlobalBatches | None, position: Position) -> Recipe:
-        """The number of examples, and the order of what a sampler has given.
-
-        Of a mixture also how many examples of each source are delivered at a position.
-        """
-        counts = self._describe(position)
+    def name_order(
+        self, described: Recipe, sampled: GlobalBatches | None, position: Position
+    ) -> Recipe:
+        """The same; of a mixture also how many examples of each source are delivered there."""
+        counts = {**described, **self._describe_sizes(position)}
         if sampled is not None:
             return {**counts, SAMPLED: sampled.digest}
         mixture = self._source.counted_mixture
@@ -108,10 +107,10 @@ class IndexedInput:
         delivered = list(mixture.count(position.examples))
         return {**counts, "examples delivered of each source": delivered}
 
-    def _describe(self, position: Position) -> Recipe:
-        """The number of examples, and what they are measured by."""
+    def _describe_sizes(self, position: Position) -> Recipe:
+        """What examples are measured by, if they are."""
         costs = {} if self._dealer is None else self._dealer.describe(position, self._splitter)
-        return {**self._batches.described, **costs, **self._batches.describe_lengths()}
+        return {**costs, **self._batches.describe_lengths()}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
@@ -123,10 +122,17 @@ class IndexedInput:
         self._check_mixture(position.epoch)
         self._batches.begin(position)
         part, order = self._source.describe_dataset(), self._batches.facts(position.epoch)
-        facts = {**self._describe(position), **part, **order}
+        described = self._batches.describe(position.epoch)
+        facts = {**described, **self._describe_sizes(position), **part, **order}
         facts.pop(SUBSET, None)  # the part says more of a Subset; others may differ where loaded
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
-        return PreparedIndices(self, position, facts, sampled)
+        return PreparedIndices(
+            facts=facts,
+            _owner=self,
+            _position=position,
+            _described=described,
+            _sampled=sampled,
+        )
 
     def _check_mixture(self, epoch: int) -> None:
         """Compare the sources of a mixture at the first ``iter()``, where they are read here."""
@@ -310,25 +316,20 @@ class IndexedInput:
 
 
 @final
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedIndices:
     """An epoch of a source with an index, whose order is known."""
 
-    def __init__(
-        self,
-        owner: IndexedInput,
-        position: Position,
-        facts: dict[str, object],
-        sampled: GlobalBatches | None,
-    ) -> None:
-        """Made by :meth:`IndexedInput.prepare`."""
-        self.facts = facts
-        self._owner = owner
-        self._position = position
-        self._sampled = sampled
+    facts: dict[str, object]
+    _owner: IndexedInput
+    _position: Position
+    _described: Recipe  # as of this epoch: the source may change after it
+    _sampled: GlobalBatches | None
 
     def recipe(self, position: Position) -> Recipe:
         """The order that was sampled: a sampler asked again might give another."""
-        return self._owner.name_order(self._sampled if position.steps else None, position)
+        sampled = self._sampled if position.steps else None
+        return self._owner.name_order(self._described, sampled, position)
 
     def share(self) -> None:
         """All know all."""

@@ -20,6 +20,7 @@ goes on alike in each run of a program.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,7 +29,7 @@ from pathlib import PurePath
 from typing import Any, final
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
@@ -130,7 +131,7 @@ def describe_dataset(dataset: object) -> str:
     if isinstance(dataset, DocumentPacking):
         return f"pack({describe_dataset(dataset.source)})"
     name = type(dataset).__qualname__
-    if type(dataset) is not Subset:
+    if not isinstance(dataset, Subset):
         return name
     some = _choose_indices(dataset)
     inner = describe_dataset(dataset.dataset)
@@ -155,11 +156,14 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(dataset, Mixture):
         for name, own in dataset.sources.items():
             yield from _find_subsets(own, f"{place}/{name}")
-    elif type(dataset) is ConcatDataset:
-        for number, part in enumerate(dataset.datasets):
-            yield from _find_subsets(part, f"{place}/{number}")
-        if any(type(part) is Subset for part in dataset.datasets):  # where each of them begins
-            yield f"{place}/sizes", f"{fingerprint(dataset.cumulative_sizes):x}"
+    elif isinstance(dataset, (ConcatDataset, StackDataset)):
+        parts = dataset.datasets
+        named = parts if isinstance(parts, dict) else dict(enumerate(parts))
+        for key, part in named.items():
+            yield from _find_subsets(part, f"{place}/{key}")
+        # Where each of them begins; the last one may grow.
+        if isinstance(dataset, ConcatDataset) and any(isinstance(part, Subset) for part in parts):
+            yield f"{place}/starts", f"{fingerprint(dataset.cumulative_sizes[:-1]):x}"
     elif isinstance(dataset, DocumentPacking):
         yield from _find_subsets(dataset.source, place)
     elif type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too
@@ -170,7 +174,7 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
         else:
             step = -(-len(table) // _MOST_HASHED) or 1
             yield place, f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
-    elif type(dataset) is Subset:
+    elif isinstance(dataset, Subset):
         if not _is_beginning(dataset):
             yield place, f"{fingerprint(_choose_indices(dataset)):x}"
             place += "/of"
@@ -188,9 +192,9 @@ def _is_beginning(subset: Subset[Any]) -> bool:
 
 
 def _choose_indices(subset: Subset[Any]) -> list[Any]:
-    """Some of them; of a dataset that is asked by names, their texts."""
-    step = -(-len(subset.indices) // _MOST_HASHED) or 1
-    chosen = subset.indices[::step]
-    with suppress(TypeError, ValueError):
-        return [int(index) for index in chosen]
-    return [str(index) for index in chosen]
+    """Some of them as integers, or as they are: a dataset may be asked by names."""
+    count = len(subset.indices)
+    chosen = [subset.indices[place] for place in range(0, count, -(-count // _MOST_HASHED) or 1)]
+    with suppress(TypeError):
+        return list(map(operator.index, chosen))
+    return chosen
