@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
 import torch
+from _pytest.logging import LogCaptureHandler
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import torch_distinput as tdi
@@ -79,13 +81,49 @@ def pad(examples):
     return {name: torch.tensor(values) for name, values in batch.items()}
 
 
+def far():
+    """What cross entropy would ignore."""
+    for text in texts():
+        yield {**text, "labels": -100.0 if len(text["input_ids"]) % 2 else 1.0}
+
+
+class Tagger(torch.nn.Module):
+    """A label for each token; the loss is a mean of some kind of those that count."""
+
+    def __init__(self, over):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(11, 11)
+        self.over = over
+
+    def forward(self, input_ids, attention_mask, labels):
+        del attention_mask
+        logits = self.embedding(input_ids)
+        losses = torch.nn.functional.cross_entropy(
+            logits.transpose(1, 2), labels, reduction="none"
+        )
+        counts = labels.ne(-100).sum(1)
+        if self.over == "examples":
+            loss = (losses.sum(1) / counts).mean()
+        elif self.over == "labels":
+            loss = losses.sum() / counts.sum()
+        else:
+            loss = losses.sum() / labels.gt(4).sum()
+        return {"loss": loss, "logits": logits}
+
+
 MODELS = {
     "by token": (make_gpt2, texts),
     "by token of an answer": (make_gpt2, answers),
     "without a label": (make_gpt2, prompts),
     "by example": (make_bert, classified),
     "as a mean": (make_regression, measured),
+    "as a mean of numbers": (make_regression, far),
+    "as a mean over examples": (partial(Tagger, "examples"), texts),
+    "as a mean over labels": (partial(Tagger, "labels"), texts),
+    "as another mean": (partial(Tagger, "others"), texts),
 }
+ODD = "as another mean"
 
 
 def train(strategy, folder, kind, size, accumulation, count=COUNT):
@@ -102,6 +140,7 @@ def train(strategy, folder, kind, size, accumulation, count=COUNT):
         per_device_eval_batch_size=4,
         gradient_accumulation_steps=accumulation,
         num_train_epochs=1,
+        learning_rate=1e-4 if source is far else 0.3,
         logging_strategy="steps",
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -112,18 +151,43 @@ def train(strategy, folder, kind, size, accumulation, count=COUNT):
         return weights.tolist(), losses, trainer.evaluate()["eval_loss"]
 
 
-@pytest.mark.parametrize("kind", MODELS)
+CUTS = dict.fromkeys(MODELS, (3, 1, 2)) | {
+    "as a mean of numbers": (2, 3, 1),
+    "as a mean over examples": (2, 3, 1),  # of one row nobody can tell
+    "as a mean over labels": (2, 3, 1),
+}
+"""Ranks, examples of a batch and batches of an update."""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != ODD])
 def test_the_loss_is_that_of_one_process(kind, tmp_path):
-    """7 examples in updates of 6 and 1: two ranks of three have none of the last step."""
+    """7 examples in updates of 6 and 1: some ranks have none of the last step."""
+    num_ranks, size, accumulation = CUTS[kind]
     alone = partial(train, folder=tmp_path, kind=kind, size=6, accumulation=1)
     [(weights, losses, evaluated)] = run_ranks(alone, 1, timeout=120)
     assert 2 == len(losses)
-    job = partial(train, folder=tmp_path, kind=kind, size=1, accumulation=2)
-    for found in run_ranks(job, 3, timeout=120):
+    job = partial(train, folder=tmp_path, kind=kind, size=size, accumulation=accumulation)
+    for found in run_ranks(job, num_ranks, timeout=120):
         assert weights == pytest.approx(found[0], abs=2e-6)
-        assert losses == pytest.approx(found[1], abs=2e-6)
-        if make_gpt2 not in MODELS[kind]:  # a mean over the tokens of each batch, which are others
-            assert evaluated == pytest.approx(found[2], abs=2e-6)
+        assert losses == pytest.approx(found[1], abs=2e-6, rel=1e-6)
+        # That over tokens is one over those of each batch, which are others.
+        if make_gpt2 not in MODELS[kind] and kind != "as a mean over labels":
+            assert evaluated == pytest.approx(found[2], abs=2e-6, rel=1e-6)
+
+
+def train_and_listen(strategy, folder, kind):
+    handler, logger = LogCaptureHandler(), logging.getLogger("torch_distinput")
+    logger.addHandler(handler)
+    train(strategy, folder, kind, size=3, accumulation=1)
+    logger.removeHandler(handler)
+    said = [record.getMessage() for record in handler.records]
+    return sum("neither a mean over its examples" in line for line in said)
+
+
+@pytest.mark.parametrize(("kind", "times"), [(ODD, 1), ("as a mean over examples", 0)])
+def test_a_loss_that_is_another_mean_is_told_of_once(kind, times, tmp_path):
+    job = partial(train_and_listen, folder=tmp_path, kind=kind)
+    assert [times] * 2 == run_ranks(job, 2, timeout=120)
 
 
 def measure_unlogged(strategy, folder, size, accumulation):

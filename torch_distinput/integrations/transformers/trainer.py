@@ -25,12 +25,7 @@ from torch_distinput.integrations.transformers.checks import (
     check_wrapped,
 )
 from torch_distinput.integrations.transformers.evaluation import EvaluationLoader, RowGatherer
-from torch_distinput.integrations.transformers.means import (
-    average_loss,
-    count_items,
-    try_losses,
-    warn_of_mean,
-)
+from torch_distinput.integrations.transformers.means import ModelLoss
 from torch_distinput.integrations.transformers.sources import (
     LoaderArguments,
     count_examples,
@@ -72,7 +67,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         self._weights: deque[torch.Tensor | None] = deque()  # of the losses to come
         self._stand_in = StandIn()
         self._given = FilledBatches()
-        self._is_loss_checked = False
+        self._model_loss = ModelLoss()
         self._evaluated: EvaluationLoader | None = None
         super().__init__(*args, **kwargs)
         check_names("transformers", self, ("gather_function", "loss_is_scaled_for_ga"))
@@ -229,7 +224,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             self._stand_in.begin(batches[0], rows[0], self.accelerator)
         self._given = given = FilledBatches(map(self._stand_in.fill, batches, rows), rows)
         if given:
-            self._check_loss(given[0], rows[0])
+            self._model_loss.find_out(self, given[0], rows[0])
         _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
         if isinstance(num_items, torch.Tensor):
             num_items = num_items.clamp(min=1)  # where no label counts: a loss of 0, and no NaN
@@ -240,25 +235,6 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             nothing = torch.zeros((), device=device)
             self._weights.extend(None if own else nothing for own in rows)
         return given, num_items
-
-    def _check_loss(self, batch: Any, num_rows: int) -> None:
-        """Find out once whether the model divides its loss by the labels of the whole update.
-
-        All processes ask together, also one whose batch stands in for no rows: it has no say.
-
-        Trainer concludes so from ``**kwargs`` in its signature. Where the loss is a mean all the
-        same, its gradients would be multiplied by processes and accumulated batches.
-        """
-        if self._is_loss_checked or not self.model_accepts_loss_kwargs:
-            return
-        if self.compute_loss_func is not None or "labels" not in batch:
-            return
-        losses = try_losses(self, batch)
-        found = self.accelerator.gather(losses[None] * bool(num_rows)).nansum(0).tolist()
-        self._is_loss_checked = found[0] != 0
-        if self._is_loss_checked and math.isclose(*found, rel_tol=1e-3):
-            self.model_accepts_loss_kwargs = False
-            warn_of_mean(self.model)
 
     def _is_scaled(self, num_items: Any) -> bool:
         """Whether a loss is a part of its update's mean, and no mean of its own; Trainer's rule."""
@@ -276,7 +252,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """
         pairs = zip(batches, num_rows, strict=True)
         items = torch.stack(
-            [count_items(batch, own, self._loss_shifts_labels).to(device) for batch, own in pairs]
+            [self._model_loss.count(self, batch, own).to(device) for batch, own in pairs]
         )
         total = self.accelerator.gather(items.sum()).sum().clamp(min=1)
         yield from items * self.accelerator.num_processes / total
@@ -338,13 +314,13 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         stand_in, num_rows = self._evaluated.stand_in, self._evaluated.num_rows
         stand_in.begin(inputs, num_rows, self.accelerator)
         given = stand_in.fill(inputs, num_rows)
-        self._check_loss(given, num_rows)
+        self._model_loss.find_out(self, given, num_rows)
         counts_labels = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if counts_labels and not num_rows:
             given = ignore_labels(given)
         loss, logits, labels = super().prediction_step(model, given, *args, **kwargs)
         if loss is not None:
             is_scaled = counts_labels and self.args.average_tokens_across_devices
-            loss = average_loss(self, loss, inputs, num_rows, is_scaled=is_scaled)
+            loss = self._model_loss.average(self, loss, inputs, num_rows, is_scaled=is_scaled)
         self._evaluated.gathers_loss = loss is not None
         return loss, logits, labels
