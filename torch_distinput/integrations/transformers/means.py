@@ -27,14 +27,14 @@ CURE = "Return the plain mean of the batch from compute_loss."
 class ModelLoss:
     """What the loss of a model is: its share of an update's, or a mean over labels or examples.
 
-    Cross entropy ignores labels of -100, and is a mean over the others. CTC ignores them, too, and
-    is a mean over examples.
+    Cross entropy ignores labels of -100, and is a mean over the others; over those behind the first
+    of each example, where a label is that of the token before it. CTC is a mean over examples.
     """
 
     def __init__(self) -> None:
-        """Take Trainer's word for the one, and the other for a mean over labels, until asked."""
+        """Take Trainer's word, and a mean for one over labels, until asked."""
         self._is_tried = False
-        self._is_over_rows = False
+        self._way = 0  # as in _list_ways
         self._is_mean_found = False
 
     def find_out(self, trainer: Any, batch: Any, num_rows: int) -> None:
@@ -61,27 +61,25 @@ class ModelLoss:
 
     def _find_mean(self, trainer: Any, batch: Any, num_rows: int) -> None:
         """Find out what it is over, at the first batch of any process that makes a difference."""
-        labels, device = _find_labels(trainer, batch), trainer.args.device
-        if labels is None:
+        device = trainer.args.device
+        counts = _list_ways(trainer, batch, num_rows)
+        if len(counts) == 1:
             return
-        place = _choose_cut(batch, labels, num_rows)
+        place, shares = _choose_cut(batch, counts, num_rows)
         if not trainer.accelerator.gather(torch.tensor([place], device=device)).any():
             return
         parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
         whole, first, second = _try_losses(trainer, [(part, None) for part in (batch, *parts)])
-        misses = torch.full((2,), math.nan, device=device)
-        if place:
-            by_labels = labels[:place].ne(_IGNORED).sum() / labels.ne(_IGNORED).sum()
-            by_rows = torch.full_like(by_labels, place / num_rows)
-            shares = torch.stack([by_rows, by_labels])
-            misses = ((shares * first + (1 - shares) * second) / whole - 1).abs()
+        shares = shares.to(whole)
+        misses = ((shares * first + (1 - shares) * second) / whole - 1).abs()
+        misses = misses if place else torch.full_like(misses, math.nan)
         misses = trainer.accelerator.gather(misses[None]).nanmean(0)
         least, most = misses.min().item(), misses.max().item()
-        is_odd = _SAME_MEAN < least < math.inf
-        if not is_odd and not max(_CLEAR * least, _EXACT) < most < math.inf:
+        bound, is_odd = max(_CLEAR * least, _EXACT), _SAME_MEAN < least < math.inf
+        if not is_odd and not bound < most < math.inf:
             return  # the parts have one loss, or none
         self._is_mean_found = True
-        self._is_over_rows = int(misses.argmin()) == 0
+        self._way = [miss <= bound for miss in misses.tolist()].index(True)
         if is_odd:
             _warn_of_odd_mean(trainer.model)
 
@@ -93,10 +91,8 @@ class ModelLoss:
             batch: of this process.
             num_rows: its examples.
         """
-        labels = None if self._is_over_rows else _find_labels(trainer, batch)
-        if labels is None:
-            return torch.tensor(float(num_rows), dtype=torch.float64, device="cpu")
-        return labels.ne(_IGNORED).sum().double()
+        ways = _list_ways(trainer, batch, num_rows)
+        return ways[min(self._way, len(ways) - 1)].sum()
 
     def average(
         self, trainer: Any, loss: torch.Tensor, batch: Any, num_rows: int, *, is_scaled: bool
@@ -119,29 +115,43 @@ class ModelLoss:
         return average
 
 
-def _find_labels(trainer: Any, batch: Any) -> torch.Tensor | None:
-    """The labels that a loss is of; None if they are no classes, of which some may not count."""
+def _list_ways(trainer: Any, batch: Any, num_rows: int) -> list[torch.Tensor]:
+    """What an example counts in a mean, each way that there is; the likely one first.
+
+    Labels may be classes, of which some do not count; those that are numbers all do.
+    """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-        return None
+    rows = torch.ones(num_rows, dtype=torch.float64, device="cpu")
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim:
+        return [rows]
     if "shift_labels" in batch:
-        shifted: torch.Tensor = batch["shift_labels"]
-        return shifted
-    # A label may be that of the token before it, so that the first has none.
-    return labels[..., 1:] if trainer._loss_shifts_labels else labels  # noqa: SLF001
+        return [_count(batch["shift_labels"]), rows]
+    if labels.ndim == 1:
+        return [_count(labels), rows]
+    own, shifted = _count(labels), _count(labels[..., 1:])
+    likely = [shifted, own] if trainer._loss_shifts_labels else [own, shifted]  # noqa: SLF001
+    return [*likely, rows]
 
 
-def _choose_cut(batch: Mapping[str, Any], labels: torch.Tensor, num_rows: int) -> int:
-    """Where the share of labels differs most from that of examples; 0 if it does nowhere."""
+def _count(labels: torch.Tensor) -> torch.Tensor:
+    """How many labels count of each example."""
+    counted = labels.ne(_IGNORED)
+    return (counted.flatten(1).sum(1) if counted.ndim > 1 else counted).double().cpu()
+
+
+def _choose_cut(
+    batch: Mapping[str, Any], counts: list[torch.Tensor], num_rows: int
+) -> tuple[int, torch.Tensor]:
+    """Where the shares of the first part differ most, and which these are; 0 if they do nowhere."""
+    nowhere = 0, torch.zeros(len(counts))
     tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
-    if num_rows < 2 or any(not one.ndim or len(one) != num_rows for one in (labels, *tensors)):
-        return 0
-    counts = labels.ne(_IGNORED).reshape(num_rows, -1).sum(1).double().cpu()
-    before = counts.cumsum(0)[:-1]
-    examples = torch.arange(1, num_rows, device="cpu") / num_rows
-    differences = (before / counts.sum() - examples).abs()
-    differences[(before == 0) | (before == counts.sum())] = 0  # a part without labels has no loss
-    return int(differences.argmax()) + 1 if differences.max() > 0 else 0
+    if num_rows < 2 or any(not one.ndim or len(one) != num_rows for one in (*counts, *tensors)):
+        return nowhere
+    before = torch.stack([count.cumsum(0)[:-1] / count.sum() for count in counts])
+    spread = before.amax(0) - before.amin(0)
+    spread[~((before > 0) & (before < 1)).all(0)] = 0  # a part without labels has no loss
+    place = int(spread.argmax())
+    return (place + 1, before[:, place]) if spread[place] > 0 else nowhere
 
 
 def _cut(batch: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
