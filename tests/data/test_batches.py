@@ -135,68 +135,6 @@ def shown(leaf):
     return leaf.tolist() if hasattr(leaf, "tolist") else list(leaf)
 
 
-class Tagged(dict):
-    """Needs more than its values."""
-
-    def __init__(self, *args, tag, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.tag = tag
-
-
-class Pair(tuple):
-    """Takes its values one by one."""
-
-    __slots__ = ()
-
-    def __new__(cls, first, second):
-        return super().__new__(cls, (first, second))
-
-
-class Forgetful(dict):
-    """Takes something else than its values."""
-
-    def __init__(self, name=""):
-        super().__init__()
-        self.name = name
-
-
-def forgetful(**values):
-    """Filled after it is made."""
-    made = Forgetful("a")
-    made.update(values)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("example", "plain"),
-    [
-        (Tagged({"a": 1, "b": 2}, tag="t"), {"a": [1, 1], "b": [2, 2]}),
-        (Pair(1, 2), ([1, 1], [2, 2])),
-        (forgetful(a=1), {"a": [1, 1]}),
-        (torch.Size([3, 4]), ([3, 3], [4, 4])),
-        ({"x": Tagged({"a": torch.Size([3])}, tag="t")}, {"x": {"a": ([3, 3],)}}),
-    ],
-    ids=["mapping", "tuple", "other arguments", "shape", "nested"],
-)
-def test_containers_that_their_values_do_not_make_become_plain(example, plain):
-    """As in default_collate; also from batch to batch."""
-    for _ in range(2):
-        batch = collate_examples([example, example])
-        assert plain == map_leaves(lambda leaf: leaf.tolist(), batch)
-        assert {type(plain)} == {type(batch), type(rows.slice_rows(batch, 0, 1))}
-        assert flatten(batch)[1] == flatten(rows.drop_rows(batch))[1]
-
-
-def test_a_class_that_became_plain_is_said_once(caplog):
-    """Nothing is silent."""
-    caplog.set_level("INFO")
-    other = type("Other", (Pair,), {})
-    for _ in range(2):
-        collate_examples([other(1, 2)])
-    assert 1 == len(caplog.records)
-    assert "Other'> cannot be made of its values (TypeError" in caplog.text
-
-
 def test_specs():
     """Sizes that differ become None; structures that differ are left alone."""
     one, other = spec_of({"x": torch.ones(2, 3)}), spec_of({"x": torch.ones(4, 5)})

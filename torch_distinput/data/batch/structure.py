@@ -162,29 +162,33 @@ class _Code:
 def assembler(structure: Structure) -> Callable[[list[Any]], Any]:
     """How a container other than the builtin ones is made of its values."""
     kind: Any = structure.kind
-    if issubclass(kind, Mapping):
-        build = partial(_build_or_plain, kind, dict)
-        return lambda values: build(dict(zip(structure.keys, values, strict=True)))
     if issubclass(kind, tuple) and hasattr(kind, "_make"):
         return kind._make  # type: ignore[no-any-return]
-    if dataclasses.is_dataclass(kind):
-        return partial(_build_dataclass, kind, structure.keys)
-    if issubclass(kind, tuple):
-        return partial(_build_or_plain, kind, tuple)
-    return kind  # type: ignore[no-any-return]
+    if issubclass(kind, (Mapping, tuple, list)):
+        children = zip(structure.keys, structure.children, strict=True)
+        leaf_keys = [key for key, child in children if child.kind is None]
+        if issubclass(kind, Mapping):
+            build = partial(_build_or_plain, kind, dict, leaf_keys)
+            return lambda values: build(dict(zip(structure.keys, values, strict=True)))
+        return partial(_build_or_plain, kind, tuple if issubclass(kind, tuple) else list, leaf_keys)
+    return partial(_build_dataclass, kind, structure.keys)
 
 
-def _build_or_plain(kind: Any, plain: type, values: Any) -> Any:
+def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -> Any:
     """A container of the user's class, or a plain one where the class needs more than its values.
 
-    As ``default_collate`` does it. It is tried each time: whether it fails may depend on the kind
-    of values, which are tensors in a batch and :class:`PerReplica` in a result of several replicas.
+    Or makes something else of them, as a constructor does that scales: it was run before. It is
+    tried each time: whether it fails may depend on the kind of values, which are tensors in a batch
+    and :class:`PerReplica` in a result of several replicas.
     """
     try:
         made = kind(values)
-        if len(made) == len(values):
+        if len(made) != len(values):
+            why = f"{len(made)} of {len(values)} values arrived"
+        elif all(made[key] is values[key] for key in leaf_keys):
             return made
-        why = f"{len(made)} of {len(values)} values arrived"
+        else:
+            why = "it makes others of them"
     except Exception as error:  # noqa: BLE001 - whatever the user's class makes of them
         why = f"{type(error).__name__}: {error}"
     if kind not in _said_plain:

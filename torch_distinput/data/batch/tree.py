@@ -1,7 +1,7 @@
 """A batch as a tree: containers, and leaves that have rows.
 
 Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors;
-those of a class that cannot be made of its values alone are put together as a dict or tuple.
+those of a class that cannot be made of its values alone are put together as a dict, tuple or list.
 Leaves are tensors (also jagged), NumPy arrays, packed strings, and lists of strings, bytes or other
 plain objects: one object a row. ``None`` belongs to the structure and has no rows. No private torch
 pytree.
@@ -10,8 +10,10 @@ pytree.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
-from collections import defaultdict
+import weakref
+from collections import UserDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, final
@@ -22,6 +24,8 @@ import torch
 from torch_distinput.data.batch.structure import MOST_LEAVES, Structure, compile_leaves
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import PerReplica, TensorSpec
+
+_log = logging.getLogger(__name__)
 
 Batch = Any
 """A tree whose leaves all have the same number of rows."""
@@ -43,6 +47,7 @@ _MOST_TYPES = 64
 _DEEPEST = 150
 """Containers around a leaf: what walks over a tree calls itself."""
 _LEAVES = {torch.Tensor, np.ndarray, PackedStrings, str, bytes, torch.Size}
+_BUILTIN = {dict, list, tuple, type(None), defaultdict}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _PLAIN_ENDS = {*_PLAIN_ROWS, type(None)}
 _OFTEN_ROWS = {*_PLAIN_ENDS, list}
@@ -158,8 +163,29 @@ def _walk(
         )
         raise ValueError(msg)
     keys, values = parts
+    if type(tree) not in _BUILTIN:
+        _warn_of_attributes(tree, keys)
     children = tuple(_walk(value, leaves, parts_of, depth + 1) for value in values)
     return Structure(_kind(tree, parts_of), keys, children)
+
+
+def _warn_of_attributes(tree: Any, keys: tuple[Any, ...]) -> None:
+    """Say once of a class that a batch of it is made of its values alone."""
+    kind = type(tree)
+    own = {*keys, "data"} if isinstance(tree, UserDict) else {*keys}
+    names = [name for name in getattr(tree, "__dict__", ()) if not name.startswith("_")]
+    lost = [name for name in names if name not in own]
+    if lost and kind not in _said_attributes:
+        _said_attributes.add(kind)
+        _log.warning(
+            "Batches of %s are made of its values alone, so what it has in attributes is lost: %s. "
+            "Make it a value, or a field of a dataclass, with a row for each example.",
+            kind.__name__,
+            ", ".join(lost),
+        )
+
+
+_said_attributes: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:

@@ -1,0 +1,106 @@
+"""Batches of a user's classes of dict, tuple and list: what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.tree import flatten, map_leaves
+
+
+class ScaledList(list):
+    def __init__(self, values):
+        super().__init__([value / 2 for value in values])
+
+
+def test_a_batch_of_a_class_of_lists():
+    batch = ScaledList([torch.tensor([2.0, 4.0]), torch.tensor([6.0, 8.0])])
+    part = rows.slice_rows(batch, 1, 2)
+    assert (list, [[2.0], [4.0]]) == (type(part), [leaf.tolist() for leaf in part])
+
+
+class Tagged(dict):
+    """Needs more than its values."""
+
+    def __init__(self, *args, tag, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tag = tag
+
+
+class Pair(tuple):
+    """Takes its values one by one."""
+
+    __slots__ = ()
+
+    def __new__(cls, first, second):
+        return super().__new__(cls, (first, second))
+
+
+class Forgetful(dict):
+    """Takes something else than its values."""
+
+    def __init__(self, name=""):
+        super().__init__()
+        self.name = name
+
+
+def forgetful(**values):
+    """Filled after it is made."""
+    made = Forgetful("a")
+    made.update(values)
+    return made
+
+
+class Scaled(dict):
+    """Makes others of its values."""
+
+    def __init__(self, values):
+        super().__init__({key: value / 2 for key, value in values.items()})
+
+
+class ScaledPair(tuple):
+    __slots__ = ()
+
+    def __new__(cls, values):
+        return super().__new__(cls, [value / 2 for value in values])
+
+
+@pytest.mark.parametrize(
+    ("example", "plain"),
+    [
+        (Scaled({"a": 2.0}), {"a": [1, 1]}),
+        (ScaledPair([2.0, 4.0]), ([1, 1], [2, 2])),
+        (Tagged({"a": 1, "b": 2}, tag="t"), {"a": [1, 1], "b": [2, 2]}),
+        (Pair(1, 2), ([1, 1], [2, 2])),
+        (forgetful(a=1), {"a": [1, 1]}),
+        (torch.Size([3, 4]), ([3, 3], [4, 4])),
+        ({"x": Tagged({"a": torch.Size([3])}, tag="t")}, {"x": {"a": ([3, 3],)}}),
+    ],
+    ids=["scaled", "scaled tuple", "mapping", "tuple", "other arguments", "shape", "nested"],
+)
+def test_containers_that_their_values_do_not_make_become_plain(example, plain):
+    """As in default_collate; also from batch to batch."""
+    for _ in range(2):
+        batch = collate_examples([example, example])
+        assert plain == map_leaves(lambda leaf: leaf.tolist(), batch)
+        assert {type(plain)} == {type(batch), type(rows.slice_rows(batch, 0, 1))}
+        assert flatten(batch)[1] == flatten(rows.drop_rows(batch))[1]
+
+
+def test_a_class_that_became_plain_is_said_once(caplog):
+    """Nothing is silent."""
+    caplog.set_level("INFO")
+    other = type("Other", (Pair,), {})
+    for _ in range(2):
+        collate_examples([other(1, 2)])
+    assert 1 == len(caplog.records)
+    assert "Other'> cannot be made of its values (TypeError" in caplog.text
+
+
+def test_attributes_that_are_lost_are_said_once(caplog):
+    tagged = type("NewlyTagged", (Tagged,), {})
+    for _ in range(2):
+        collate_examples([tagged({"a": 1}, tag="t")] * 2)
+    assert ["lost: tag" in record.getMessage() for record in caplog.records] == [True]
