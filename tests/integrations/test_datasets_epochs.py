@@ -77,3 +77,30 @@ def test_an_epoch_has_one_order(make, cut, policy):
     for dataset in (whole, distribute()):
         dataset.load_state_dict(state)
         assert second == head + play(dataset)
+
+
+class Wrapper:
+    """A source of the user's own over a stream."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __iter__(self):
+        return iter(self.stream)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("wrap", [Wrapper, lambda stream: lambda: iter(stream)])
+def test_an_epoch_has_one_order_behind_a_wrapper(wrap, cut):
+    """What is told the epoch is also as it was when it began first."""
+
+    def play(*epochs):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            wrap(CUTS[cut](shuffled())), global_batch_size=2
+        )
+        for epoch in epochs:
+            dataset.set_epoch(epoch)
+            found = [step["number"].tolist() for step in dataset]
+        return found
+
+    assert play(2) == play(0, 1, 2) != play(1)

@@ -192,6 +192,11 @@ class TestCache:
         assert full_pass(data) == analyzed(data, tmp_path)
         (message,) = [said for said in caplog.messages if "cache" in said]
         assert "cannot be written" in message
+        caplog.clear()
+        cache, out = str(tmp_path / "cache" / "inner"), str(tmp_path / "out")
+        pp.analyze(make_features(), files(data), out, cache=cache)
+        (message,) = [said for said in caplog.messages if "cache" in said]
+        assert "cannot be listed" in message
 
     def test_a_torn_state_is_made_again(self, data, tmp_path, reads, caplog):
         first = analyzed(data, tmp_path)

@@ -30,7 +30,7 @@ from functools import lru_cache
 from threading import get_ident
 from typing import Any, final
 
-from torch_distinput.data.user_sources.parts import MOST_PARTS, held_by, parts_of
+from torch_distinput.data.user_sources.parts import reachable_parts
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import call_in_child, named_lock, new_condition, new_lock
 
@@ -61,7 +61,7 @@ def telling(source: Any, epoch: int) -> Iterator[None]:
 
 def _set_counters(source: Any, epoch: int) -> None:
     """Set the counters of those who count epochs themselves, and warn of who will not hear."""
-    parts = list(_parts_to_tell(source))
+    parts = list(reachable_parts(source, _knows_epochs))
     for part in parts:
         if not _knows_epochs(part):
             _set_counter(part, epoch)
@@ -72,7 +72,7 @@ def _set_counters(source: Any, epoch: int) -> None:
 
 def hears_epochs(source: Any) -> bool:
     """Whether :func:`tell_epoch` tells it to anybody who has ``set_epoch``."""
-    return any(map(_knows_epochs, _parts_to_tell(source)))
+    return any(map(_knows_epochs, reachable_parts(source, _knows_epochs)))
 
 
 @final
@@ -93,7 +93,7 @@ class AtEpoch:
         """
         self._dataset, self._epoch, self._tells = dataset, epoch, tells
         # In one order, so that no two threads wait for each other.
-        parts = sorted(filter(_knows_epochs, _parts_to_tell(dataset)), key=id)
+        parts = sorted(filter(_knows_epochs, reachable_parts(dataset, _knows_epochs)), key=id)
         self._parts = tuple(parts)  # what is told does not keep them
         self._told = [_find_told(part) for part in parts]
 
@@ -230,19 +230,6 @@ def _find_told(part: Any) -> _Told:
             with suppress(TypeError):
                 weakref.finalize(part, _told.pop, id(part), None).atexit = False
         return found
-
-
-def _parts_to_tell(source: Any) -> Iterator[Any]:
-    """A source, what it is made of, and what iterables of the user's hold; each once."""
-    waiting, seen = [source], {id(source)}
-    while waiting and len(seen) < MOST_PARTS:
-        for part in parts_of(waiting.pop(), closed=_knows_epochs):
-            yield part
-            if _knows_epochs(part):
-                continue
-            new = [held for held in held_by(part, _knows_epochs) if id(held) not in seen]
-            seen.update(map(id, new))
-            waiting += new
 
 
 def _knows_epochs(part: Any) -> bool:

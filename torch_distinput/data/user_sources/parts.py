@@ -20,8 +20,8 @@ from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.values import Distributed
 
-MOST_PARTS = 256
-"""A source of more is looked at in these."""
+_MOST_PARTS = 256
+"""Of a source, so many are looked at."""
 
 RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
@@ -45,7 +45,23 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
         waiting += new
 
 
-def held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+def reachable_parts(source: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield a source, what it is made of, and what objects and functions of the user's hold.
+
+    Each once; not what is inside of one that is wanted, nor all of a source of very many parts.
+    """
+    waiting, seen = [source], {id(source)}
+    while waiting and len(seen) < _MOST_PARTS:
+        for part in parts_of(waiting.pop(), closed=wanted):
+            yield part
+            if wanted(part):
+                continue
+            new = [held for held in _held_by(part, wanted) if id(held) not in seen]
+            seen.update(map(id, new))
+            waiting += new
+
+
+def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     """What an iterable, dataset or function of the user's refers to: what is wanted, or leads on.
 
     By attributes, closures, globals, defaults, arguments of a partial, the owner of a method; and
@@ -82,7 +98,7 @@ def _values_in(part: Any) -> list[Any]:
 
 def _items_of(value: Any) -> Iterable[Any]:
     """The few values of a list, tuple or dict; or the value itself."""
-    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= MOST_PARTS:
+    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= _MOST_PARTS:
         return [value]
     return list(value.values()) if isinstance(value, Mapping) else value
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
 
-from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.parts import deals_shards, reachable_parts
 
 _log = logging.getLogger(__name__)
 INNER_STAGES = ("ex_iterable", "ex_iterables")
@@ -70,19 +70,22 @@ def last_stage(stream: Any) -> Any:
 
     Of its own: what wraps a stream may hand on all that it has not.
     """
-    is_one = any(kind.__module__ == _MODULE for kind in type(stream).__mro__)
-    stage = getattr(stream, "_ex_iterable", None) if is_one else None
+    stage = getattr(stream, "_ex_iterable", None) if _is_stream(stream) else None
     return getattr(stage, _FIRST, stage)
+
+
+def _is_stream(part: Any) -> bool:
+    return any(kind.__module__ == _MODULE for kind in type(part).__mro__)
 
 
 def renew_stages(source: Any) -> None:
     """Give the Hugging Face streams in a source their stages as they were when it began first.
 
-    A stream shifts the seeds of its stages by the epoch when it begins. It does so to copies, but,
-    up to datasets 4.7, not behind a ``take`` or ``skip``: there the order of an epoch would depend
-    on those before it.
+    All that are told the epoch. A stream shifts the seeds of its stages by the epoch when it
+    begins. It does so to copies, but, up to datasets 4.7, not behind a ``take`` or ``skip``: there
+    the order of an epoch would depend on those before it.
     """
-    for part in parts_of(source):
+    for part in reachable_parts(source, _is_stream):
         if (kept := last_stage(part)) is not None:
             part._ex_iterable = _copy_stages(kept)  # noqa: SLF001 - it has no public name
 

@@ -62,7 +62,11 @@ class StateCache:
                 len(listing),
                 unknown[0],
             )
-        names = filesystem.names_in(self._folder, self._options)
+        try:
+            names = filesystem.names_in(self._folder, self._options)
+        except Exception as error:  # noqa: BLE001 - whatever a storage raises; the pass goes on
+            self._warn_of("listed", error)
+            return frozenset()
         known = (i for i, info in enumerate(listing) if info.version)
         return frozenset(i for i in known if self._make_name(i, listing[i]) in names)
 
@@ -106,14 +110,18 @@ class StateCache:
         try:
             filesystem.store_file(url, content, self._options)
         except Exception as error:  # noqa: BLE001 - whatever a storage raises; the pass goes on
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "Expected to keep states in %s, but it cannot be written: %s. What is not kept "
-                    "is counted again in the next pass; pass cache= a folder that can be written.",
-                    self._folder,
-                    error,
-                )
+            self._warn_of("written", error)
+
+    def _warn_of(self, verb: str, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "Expected to keep states in %s, but it cannot be %s: %s. What is not kept is "
+                "counted again in the next pass; pass cache= a folder that can be written.",
+                self._folder,
+                verb,
+                error,
+            )
 
     def _make_key(self, number: int, info: FileInfo) -> str:
         place = number if self._by_number else None

@@ -56,6 +56,20 @@ def test_the_first_two_epochs_are_named_if_they_are_alike() -> None:
     assert any("Whether the first two epochs differ" in line for line in one.unseen)
 
 
+def with_a_pass(rank: int, num: int) -> None:
+    """Without gradients, before the first epoch."""
+    loader = divided(rank, num)
+    for trains in (False, True):
+        with torch.set_grad_enabled(trains):
+            list(loader)
+
+
+def test_a_pass_without_gradients_is_no_epoch() -> None:
+    (one,) = said(with_a_pass, 2)
+    assert not one.findings
+    assert not any("first two epochs" in line for line in one.unseen)
+
+
 def with_statistics(rank: int, num: int) -> None:
     loader = divided(rank, num)
     if rank == 0:

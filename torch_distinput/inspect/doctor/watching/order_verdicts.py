@@ -135,10 +135,14 @@ def list_alike_loaders(seen: Seen) -> Iterator[str]:
 
 
 def _orders_of_loaders(seen: Seen) -> list[list[tuple[int, ...]]]:
-    """What each epoch of a loader began with; of a rank that has begun most."""
+    """What each epoch of a loader began with; of a rank that has begun most.
+
+    Not a pass without gradients beside the training, as for statistics.
+    """
     begun: dict[int, list[tuple[int, ...]]] = {}
     for epoch in max(seen.loaders, key=count_begun).epochs:
-        if len(epoch.indices) >= FEWEST and not epoch.is_aside:
+        is_pass = seen.trains and not epoch.trains
+        if len(epoch.indices) >= FEWEST and not (epoch.is_aside or is_pass):
             begun.setdefault(epoch.loader, []).append(epoch.indices)
     return list(begun.values())
 
