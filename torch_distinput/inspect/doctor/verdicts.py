@@ -89,11 +89,14 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
         yield Finding(kind="ranks end at different steps", number=number, text=text, code=code)
 
 
-def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Finding:
-    """Return the finding that each rank reads everything."""
+def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares | None) -> Finding:
+    """Return the finding that each rank reads everything; in numbers, where ranks agree in them."""
+    count, total = "all of them", ""
+    if shares is not None:
+        count, total = f"{facts.num_examples:,}", f": {shares.delivered:,} an epoch in all"
     text = (
         f"nothing divides the examples. Each of {num_ranks} ranks that build this loader reads "
-        f"{facts.num_examples:,}, as if it were alone: {shares.delivered:,} an epoch in all."
+        f"{count}, as if it were alone{total}."
     )
     code = changed_lines.write_distribution(facts, num_ranks)
     return Finding(kind="not divided", number=num_ranks, text=text, code=code)

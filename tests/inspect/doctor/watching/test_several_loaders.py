@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
@@ -173,3 +175,22 @@ def test_ranks_that_share_a_part_may_draw_alike() -> None:
 ])  # fmt: skip
 def test_nothing_is_found_where_they_draw_others_or_none(script) -> None:
     assert [] == findings(script, 2)
+
+
+def test_ranks_whose_sizes_differ_read_all_the_same() -> None:
+    """No number is said, which would be of one of them."""
+    (one,) = said(lambda rank, _: list(DataLoader(Numbers(40), 4 + 4 * rank)), 2)
+    (found,) = [one for one in one.findings if one.kind == "not divided"]
+    assert "reads all of them, as if it were alone." in found.text
+
+
+def test_a_large_dataset_of_which_ranks_have_seen_other_parts() -> None:
+    """Each reads all of it, but what came to both is too little to tell."""
+
+    def script(rank: int, _: int) -> None:
+        torch.manual_seed(rank)
+        list(islice(DataLoader(Numbers(1_000_000), 4, shuffle=True), 10))
+
+    (one,) = said(script, 2)
+    assert not one.findings
+    assert any("came to more than one rank" in line for line in one.unseen)

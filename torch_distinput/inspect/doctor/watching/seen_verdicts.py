@@ -10,7 +10,6 @@ from itertools import chain
 from torch_distinput.inspect.doctor import changed_lines
 from torch_distinput.inspect.doctor.explanation import Explanation, Finding
 from torch_distinput.inspect.doctor.stream_parts import (
-    are_distinct,
     are_the_same,
     read_several_times,
 )
@@ -20,14 +19,17 @@ from torch_distinput.inspect.doctor.verdicts import (
     list_loader_facts,
     not_divided,
 )
+from torch_distinput.inspect.doctor.watching.coverage import (
+    examples_of,
+    list_seen,
+    list_unseen,
+    rows_of,
+)
 from torch_distinput.inspect.doctor.watching.order_verdicts import (
     FEWEST,
-    count_begun,
     find_same_draws,
     find_same_order,
     find_unlike_orders,
-    list_alike_beginnings,
-    list_alike_loaders,
     one_of_each_part,
 )
 from torch_distinput.inspect.doctor.watching.records import (
@@ -91,11 +93,11 @@ def _explain(seen: Seen) -> Explanation:
         + "s" * (len(seen.ranks) > 1),
         findings=tuple(findings),
         facts=(
-            *_list_seen(seen),
+            *list_seen(seen),
             *list_loader_facts(facts, num),
             *list_times(seen.ranks, seen.loaders),
         ),
-        unseen=tuple(_list_unseen(seen)),
+        unseen=tuple(list_unseen(seen)),
     )
 
 
@@ -125,10 +127,6 @@ def _find_seen(seen: Seen) -> Iterator[Finding]:
     yield from _find_shared_numbers(seen)
 
 
-def _rows(epoch: SeenEpoch) -> list[str]:
-    return list(chain.from_iterable(epoch.digests))
-
-
 def _find_streams_read_alike(seen: Seen) -> Iterator[Finding]:
     first = next(seen.epochs(), ())
     rows = [_rows_of_processes(epoch, seen.facts.loader_processes)[0] for epoch in first]
@@ -141,7 +139,7 @@ def _find_processes_alike(seen: Seen) -> Iterator[Finding]:
     first = next(seen.epochs(), ())
     times = _times_in_processes(seen, first) if seen.facts.is_stream else 1
     if times > 1:
-        yield read_several_times(seen.facts, 1, times, len(_rows(first[0])))
+        yield read_several_times(seen.facts, 1, times, len(rows_of(first[0])))
 
 
 def _times_in_processes(seen: Seen, epoch: Sequence[SeenEpoch]) -> int:
@@ -168,7 +166,7 @@ def _largest_group(rows: Sequence[list[str]]) -> int:
 def _find_examples_read_alike(seen: Seen) -> Iterator[Finding]:
     """Whether ranks whose loaders nobody divides have delivered the same examples."""
     epoch = next(seen.epochs(), ())
-    examples = [_examples(one) for one in epoch]
+    examples = [examples_of(one) for one in epoch]
     times = max(
         (
             1 + sum(_are_one_dataset(one, other) for other in examples if other is not one)
@@ -177,17 +175,9 @@ def _find_examples_read_alike(seen: Seen) -> Iterator[Finding]:
         default=1,
     )
     # What was seen settles it: if they are parts of something, then they are one part.
-    facts = replace(seen.facts, may_be_part=False)
-    shares = count_shares(facts, times)
-    if times > 1 and shares is not None:
-        yield not_divided(facts, times, shares)
-
-
-def _examples(epoch: SeenEpoch) -> dict[int, str]:
-    """The digest of each example by its index, of the first batches."""
-    if not all(epoch.digests):
-        return {}  # rows could not be told apart
-    return dict(zip(epoch.indices, _rows(epoch), strict=False))
+    own, facts = (replace(one, may_be_part=False) for one in (seen.loaders[0].facts, seen.facts))
+    if times > 1 and count_shares(own, times) is not None:
+        yield not_divided(facts, times, count_shares(facts, times))
 
 
 def _are_one_dataset(one: dict[int, str], other: dict[int, str]) -> bool:
@@ -282,68 +272,3 @@ def _find_ranks_that_draw_alike(seen: Seen) -> Iterator[Finding]:
         )
         code = changed_lines.write_drawing()
         yield Finding(kind="shared random numbers", number=len(most), text=text, code=code)
-
-
-def _list_seen(seen: Seen) -> Iterator[str]:
-    steps = [sum(epoch.batches for epoch in loader.epochs) for loader in seen.loaders]
-    rows = sum(epoch.rows for loader in seen.loaders for epoch in loader.epochs)
-    begun = max(len(loader.epochs) for loader in seen.loaders)
-    span = show_count(max(steps), "step")
-    if min(steps) < max(steps):
-        span = f"{min(steps):,} to {span}"
-    where = f" on each of {len(seen.ranks)} ranks" if len(seen.ranks) > 1 else ""
-    yield from _list_shared_parts(seen)
-    counts = f"in {show_count(begun, 'epoch')}, {show_count(rows, 'row')} in all"
-    yield f"Seen: {span}{where} {counts}."
-
-
-def _list_shared_parts(seen: Seen) -> Iterator[str]:
-    """Ranks whose samplers were told the same rank: on purpose, or because nobody told them."""
-    parts: dict[int, list[int]] = {}
-    for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
-        division = loader.facts.division
-        if division is not None and division.rank is not None:
-            parts.setdefault(division.rank, []).append(rank)
-    shared = {part: ranks for part, ranks in parts.items() if len(ranks) > 1}
-    for part, ranks in list(shared.items())[:1]:
-        yield (
-            f"Ranks {', '.join(map(str, ranks))} read the same part: each has part {part} of "
-            f"{seen.num_ranks}. Right only if they share their data on purpose (tensor, context or "
-            "pipeline parallel)."
-        )
-
-
-def _list_unseen(seen: Seen) -> Iterator[str]:
-    facts, epochs = seen.facts, [epoch for loader in seen.loaders for epoch in loader.epochs]
-    is_known = facts.division is not None and facts.division.divider == "DistributedSampler"
-    begun = max(map(count_begun, seen.loaders))
-    if seen.trains and facts.order == "shuffled" and is_known and begun < 2:
-        shares = count_shares(facts, seen.num_ranks)
-        steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
-        yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
-    if seen.trains:
-        yield from list_alike_loaders(seen)
-        yield from list_alike_beginnings(seen)
-    if seen.elsewhere:
-        ranks = ", ".join(map(str, seen.elsewhere))
-        yield f"What others get: rank {ranks} iterates such a loader first in another line."
-    elif len(seen.ranks) < seen.num_ranks:
-        yield (
-            f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "
-            f"{len(seen.ranks)} iterated it under the doctor. Of ranks that the script starts by "
-            "itself only the first is seen: start them with torchrun --nproc-per-node "
-            f"{seen.num_ranks} -m torch_distinput doctor."
-        )
-    if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
-        yield "Whether ranks end at the same step: none has come to the end of its data."
-    digests = any(_rows(epoch) for epoch in epochs)
-    if not facts.is_stream:  # each is found by its place in the batch
-        known = [list(_examples(epoch).values()) for epoch in epochs]
-        digests = all(all(epoch.digests) for epoch in epochs) and all(map(are_distinct, known))
-    is_split = len(seen.ranks) > 1 or (facts.is_stream and facts.loader_processes > 1)
-    if is_split and not digests and (facts.is_stream or facts.division is None):
-        yield (
-            "Whether ranks or processes read the same examples: too few rows could be told apart."
-        )
-
-
