@@ -253,11 +253,19 @@ def model_of(module):
     return {"model": module.state_dict(), "optimizer": sgd(module.parameters()).state_dict()}
 
 
+def with_optimizer(make):
+    module = two_layers()
+    return {**model_of(module), "optimizer": make(module.parameters()).state_dict()}
+
+
 STATES = [
     (lambda: {"model": two_layers().state_dict()}, r"'model' and 'optimizer', got \['model'\]"),
     (lambda: None, "keys 'model' and 'optimizer', got .*NoneType"),
     (lambda: {**model_of(two_layers()), "model": {}}, "as module_fn makes it: (?s:.*)Missing"),
     (lambda: model_of(nn.Linear(3, 2)), r"with \[4\] parameters in its groups, got one with \[2\]"),
+    (lambda: {**model_of(two_layers()), "optimizer": {}}, "'param_groups' and 'state', got .*Pass"),
+    (lambda: {**model_of(two_layers()), "optimizer": None}, "'state', got .*NoneType.*Pass"),
+    (lambda: with_optimizer(optim.Adam), r"differs in \['betas', 'dampening', .*Load it with"),
 ]
 
 
@@ -268,6 +276,29 @@ def test_states(worker, state, match):
     with pytest.raises(ConfigurationError, match=match):
         worker.load_state_dict(state())
     assert torch.equal(before, worker.pull()[0].weight)
+
+
+KINDS = [optim.Adam, optim.AdamW, optim.NAdam, optim.RMSprop, optim.Adagrad, optim.Rprop, sgd]
+
+
+@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_a_state_of_an_optimizer_is_not_taken_by_another(one, other):
+    def momentum(parameters):
+        return optim.SGD(parameters, lr=1.0, momentum=0.9)
+
+    worker = PlayedWorker(start(1, two_layers, other)[0], "worker 0")
+    state = with_optimizer(momentum if one is sgd else one)  # of the same class: other values
+    group = state["optimizer"]["param_groups"][0]
+    group["initial_lr"] = 1.0  # as a scheduler leaves it
+    del group["maximize"]  # as an older release did not have it
+    if one is other:
+        worker.load_state_dict(state)
+    else:
+        with pytest.raises(ConfigurationError, match="differs in"):
+            worker.load_state_dict(state)
+    worker.pull()(torch.ones(1, 3)).sum().backward()
+    worker.push()
 
 
 def test_parameters_of_another_strategy(worker):

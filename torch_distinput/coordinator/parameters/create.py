@@ -20,6 +20,7 @@ from torch_distinput.coordinator.parameters.description import (
 from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
 from torch_distinput.coordinator.parameters.held import ServerPart
 from torch_distinput.coordinator.parameters.identity import Caller
+from torch_distinput.coordinator.parameters.optimizer_state import list_settings
 from torch_distinput.coordinator.parameters.optimizers import (
     OptimizerFn,
     check_sharded,
@@ -68,6 +69,7 @@ def create_parameters(
         description=description,
         shards=shards,
         groups=groups,
+        settings=tuple(list_settings(group) for group in optimizer.state_dict()["param_groups"]),
         max_staleness=max_staleness,
     )
     connection = Connection(key=uuid.uuid4().hex, servers=tuple(servers))

@@ -47,6 +47,7 @@ class ModuleRecipe:
         description: what the module must consist of.
         shards: where its parameters lie; a shard is named by its index here.
         groups: names of the parameters in each group of the optimizer, as it is in one process.
+        settings: names of the settings of each group.
         max_staleness: how many pushes may come between a pull and its push; None for any number.
     """
 
@@ -54,6 +55,7 @@ class ModuleRecipe:
     description: ModuleDescription
     shards: tuple[ParameterShard, ...]
     groups: tuple[tuple[str, ...], ...]
+    settings: tuple[frozenset[str], ...]
     max_staleness: int | None
 
     def indices(self, server: int) -> tuple[int, ...]:

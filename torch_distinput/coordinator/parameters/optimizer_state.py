@@ -16,6 +16,8 @@ from torch_distinput.coordinator.parameters.description import ModuleRecipe
 from torch_distinput.coordinator.parameters.placement import ParameterShard, ParameterSpec
 from torch_distinput.errors import ConfigurationError
 
+_DECOUPLED = "decoupled_weight_decay"
+
 
 def check_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what ``state_dict()`` returned, or what looks so.
@@ -23,15 +25,35 @@ def check_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ConfigurationError: a part is missing.
     """
-    found = sorted(map(str, state_dict)) if isinstance(state_dict, Mapping) else type(state_dict)
-    if found != ["model", "optimizer"]:
+    _check_keys(
+        "a state",
+        ["model", "optimizer"],
+        state_dict,
+        ", or {'model': module.state_dict(), 'optimizer': optimizer.state_dict()}",
+    )
+    _check_keys("an optimizer's state", ["param_groups", "state"], state_dict["optimizer"], "")
+    return state_dict
+
+
+def _check_keys(what: str, keys: list[str], given: object, alternative: str) -> None:
+    found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given)
+    if found != keys:
         msg = (
-            "Expected a state with the keys 'model' and 'optimizer', got "
-            f"{found}. Pass what state_dict() has returned, or "
-            "{'model': module.state_dict(), 'optimizer': optimizer.state_dict()}."
+            f"Expected {what} with the keys {keys[0]!r} and {keys[1]!r}, got {found}. Pass what "
+            f"state_dict() has returned{alternative}."
         )
         raise ConfigurationError(msg)
-    return state_dict
+
+
+def list_settings(group: Mapping[str, Any]) -> frozenset[str]:
+    """The settings of a group that tell optimizers apart, by name.
+
+    Not flags: releases of torch add more of them, and let older states be without. But one, which
+    is all that Adam and AdamW differ in. Schedulers add ``initial_lr``.
+    """
+    names = {name for name, value in group.items() if not isinstance(value, (bool, type(None)))}
+    names -= {"params", "initial_lr"}
+    return frozenset(names | ({_DECOUPLED} if group.get(_DECOUPLED) else set()))
 
 
 def join_optimizer(
@@ -80,6 +102,13 @@ def split_optimizer(
             "that it was saved with."
         )
         raise ConfigurationError(msg)
+    for own, group in zip(recipe.settings, state["param_groups"], strict=True):
+        if odd := sorted(own ^ list_settings(group)):
+            msg = (
+                f"Expected the state of an optimizer with the settings {sorted(own)}, got one that "
+                f"differs in {odd}. Load it with the optimizer_fn that it was saved with."
+            )
+            raise ConfigurationError(msg)
     # A state that torch has saved numbers the parameters as they come, and need not do so.
     saved = [number for group in state["param_groups"] for number in group["params"]]
     names = [name for names in recipe.groups for name in names]

@@ -16,7 +16,7 @@ from torch_distinput.inspect.doctor.watching.records import Seen, SeenEpoch
 from torch_distinput.rendering.units import show_count
 
 
-def rows_of(epoch: SeenEpoch) -> list[str]:
+def row_digests(epoch: SeenEpoch) -> list[str]:
     """The digests of the rows of the first batches."""
     return list(chain.from_iterable(epoch.digests))
 
@@ -25,10 +25,10 @@ def examples_of(epoch: SeenEpoch) -> dict[int, str]:
     """The digest of each example by its index, of the first batches."""
     if not all(epoch.digests):
         return {}  # rows could not be told apart
-    return dict(zip(epoch.indices, rows_of(epoch), strict=False))
+    return dict(zip(epoch.indices, row_digests(epoch), strict=False))
 
 
-def list_seen(seen: Seen) -> Iterator[str]:
+def tell_seen(seen: Seen) -> Iterator[str]:
     """How much of it was seen, and which ranks read the same part."""
     steps = [sum(epoch.batches for epoch in loader.epochs) for loader in seen.loaders]
     rows = sum(epoch.rows for loader in seen.loaders for epoch in loader.epochs)
@@ -58,7 +58,7 @@ def _list_shared_parts(seen: Seen) -> Iterator[str]:
         )
 
 
-def list_unseen(seen: Seen) -> Iterator[str]:
+def tell_unseen(seen: Seen) -> Iterator[str]:
     """What nobody can conclude from that, and what would show it."""
     facts, epochs = seen.facts, [epoch for loader in seen.loaders for epoch in loader.epochs]
     is_known = facts.division is not None and facts.division.divider == "DistributedSampler"
@@ -89,7 +89,7 @@ def _list_not_compared(seen: Seen, epochs: Sequence[SeenEpoch]) -> Iterator[str]
     """Whether ranks, or processes, get the same: of a loader that is divided its sampler tells."""
     facts, has_ranks = seen.facts, len(seen.ranks) > 1
     if facts.is_stream:
-        is_compared = any(rows_of(epoch) for epoch in epochs)
+        is_compared = any(row_digests(epoch) for epoch in epochs)
         if (has_ranks or facts.loader_processes > 1) and not is_compared:
             yield (
                 "Whether ranks or processes read the same examples: too few rows could be told "

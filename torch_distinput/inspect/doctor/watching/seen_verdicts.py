@@ -21,9 +21,9 @@ from torch_distinput.inspect.doctor.verdicts import (
 )
 from torch_distinput.inspect.doctor.watching.coverage import (
     examples_of,
-    list_seen,
-    list_unseen,
-    rows_of,
+    row_digests,
+    tell_seen,
+    tell_unseen,
 )
 from torch_distinput.inspect.doctor.watching.order_verdicts import (
     FEWEST,
@@ -93,11 +93,11 @@ def _explain(seen: Seen) -> Explanation:
         + "s" * (len(seen.ranks) > 1),
         findings=tuple(findings),
         facts=(
-            *list_seen(seen),
+            *tell_seen(seen),
             *list_loader_facts(facts, num),
             *list_times(seen.ranks, seen.loaders),
         ),
-        unseen=tuple(list_unseen(seen)),
+        unseen=tuple(tell_unseen(seen)),
     )
 
 
@@ -139,7 +139,7 @@ def _find_processes_alike(seen: Seen) -> Iterator[Finding]:
     first = next(seen.epochs(), ())
     times = _times_in_processes(seen, first) if seen.facts.is_stream else 1
     if times > 1:
-        yield read_several_times(seen.facts, 1, times, len(rows_of(first[0])))
+        yield read_several_times(seen.facts, 1, times, len(row_digests(first[0])))
 
 
 def _times_in_processes(seen: Seen, epoch: Sequence[SeenEpoch]) -> int:
