@@ -53,8 +53,8 @@ def pad_collate(
             first padded column has a token of its own.
         longest_of: ``"replica"``: rows are as long as the longest of this worker's part of the
             step. ``"step"``: of the whole step, over all its padded columns, so that shapes agree
-            on all ranks; for streams and files, and for a :func:`bucket` over a source with an
-            index, whose lengths are known.
+            on all ranks that have rows; for streams and files, and for a :func:`bucket` over a
+            source with an index, whose lengths are known.
 
     Raises:
         TypeError: if ``values`` are no numbers.
