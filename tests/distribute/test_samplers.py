@@ -113,6 +113,35 @@ def test_the_length_is_the_samplers():
     assert [[3, 3]] * 2 == simulate(work, num_workers=2)
 
 
+class Once(Sampler):
+    """It gives one iterator for all epochs."""
+
+    def __init__(self, items):
+        self.items = iter(items)
+
+    def __iter__(self):
+        return self.items
+
+
+class OnceInBatches(Once, Batches):
+    """The same of batches."""
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda: loader_of(Once(range(6))),
+        lambda: loader_of(OnceInBatches([[0, 1], [2]])),
+    ],
+)
+def test_a_sampler_that_is_used_up(loader):
+    """Else each epoch after the first would be empty without a word."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(loader())
+    assert list(dataset)
+    with pytest.raises(tdi.SourceError, match="__iter__ of Once to start a new epoch"):
+        list(dataset)
+
+
 def test_an_epoch_goes_on_in_its_order():
     """A state that is loaded where it was saved: the sampler is not asked for another order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ MADE = [
     (lambda: pp.Normalization(axis=(1, 1)), r"once each, got \(1, 1\)"),
     (lambda: pp.Normalization(mean=1), "both mean and variance or none of them, got one"),
     (lambda: pp.Normalization(variance=1), "both mean and variance or none of them, got one"),
+    (lambda: normalization(variance=-4.0), r"not negative, got .* and -4.0: all results"),
+    (lambda: normalization(mean=math.nan), "Expected numbers as mean.*got nan and"),
     (lambda: normalization(mean=[1.0, 2.0]), r"of one shape.* axis=-1, got shapes \(2,\) and \(\)"),
     (lambda: normalization(mean=[[1]], variance=[[1]]), r"got shapes \(1, 1\) and \(1, 1\)"),
     (lambda: pp.Normalization(missing="oov"), "one of 'error', 'ignore', got 'oov'"),
@@ -87,6 +90,7 @@ MADE = [
     (lambda: strings(output_mode="tf_idf"), "needs idf_weights .* got none with 'tf_idf'"),
     (lambda: strings(idf_weights=[1, 2]), "and only then, got some with 'int'"),
     (lambda: strings(idf_weights=[1], output_mode="tf_idf"), r"2 tokens, got .* shape \(1,\)"),
+    (lambda: strings(idf_weights=[1, math.nan], output_mode="tf_idf"), "finite .*got nan at 1"),
     (lambda: strings(vocabulary=None, idf_weights=[1]), "given vocabulary, got vocabulary=None"),
     (lambda: integers(vocabulary=[5, 5]), "each token once .* such as 5"),
     (lambda: integers(vocabulary=[5.5]), "takes integers, got an array of dtype float64"),

@@ -195,11 +195,11 @@ def fail_or_hang(strategy) -> None:
 class TestArguments:
     @pytest.mark.parametrize("num_workers", [0, -1])
     def test_num_workers(self, num_workers: int) -> None:
-        with pytest.raises(ValueError, match=f"num_workers must be 1 or more, got {num_workers}"):
+        with pytest.raises(ValueError, match=f"num_workers must be at least 1, got {num_workers}"):
             run_ranks(place, num_workers)
 
     def test_replicas(self) -> None:
-        with pytest.raises(ValueError, match="replicas_per_worker must be 1 or more, got 0"):
+        with pytest.raises(ValueError, match="replicas_per_worker must be at least 1, got 0"):
             run_ranks(place, 1, replicas_per_worker=0)
 
     def test_timeout(self) -> None:

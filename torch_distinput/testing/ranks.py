@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from torch_distinput.errors import PEER_ERRORS
+from torch_distinput.options import check_count
 from torch_distinput.testing.rank_pool import RankError, RankOutcome, RankPool
 from torch_distinput.threads import call_in_child, release_at_exit
 
@@ -84,8 +85,7 @@ def _run(
     fn: Callable[[Strategy], object], num_workers: int, replicas_per_worker: int, timeout: float
 ) -> list[RankOutcome]:
     for name, value in (("num_workers", num_workers), ("replicas_per_worker", replicas_per_worker)):
-        if value < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value}.")
+        check_count(name, value, minimum=1)
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}.")
     try:

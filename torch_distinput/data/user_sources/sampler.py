@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from torch_distinput.data.user_sources.epochs import AtEpoch, tell_epoch
+from torch_distinput.data.user_sources.source_errors import make_exhausted_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.order import (
     GivenBatches,
@@ -38,13 +39,14 @@ def sample_batches(
     with AtEpoch(sampler, key[1], tells=False), forked_generators():
         seed_generators(key)
         tell_epoch(sampler, key[1])
+        drawn = iter(sampler)
         if batch_size is None:
-            sampled = _bound(map(_indices, sampler), length_of(sampler), len)
+            sampled = _bound(map(_indices, drawn), length_of(sampler), len)
             batches = tuple(batch for batch in sampled if len(batch))  # no step is empty
-            _warn_if_short(sampler, len(batches))
+            _check_number(sampler, drawn, len(batches))
             return GivenBatches(batches)
-        indices = list(_bound(sampler, length_of(sampler), _one))
-        _warn_if_short(sampler, len(indices))
+        indices = list(_bound(drawn, length_of(sampler), _one))
+        _check_number(sampler, drawn, len(indices))
         order = GivenOrder(_indices(indices))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
@@ -65,7 +67,9 @@ def _bound(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> I
         yield item
 
 
-def _warn_if_short(sampler: Any, num_items: int) -> None:
+def _check_number(sampler: Any, drawn: Iterator[Any], num_items: int) -> None:
+    if not num_items and iter(sampler) is drawn:  # the iterator of the epoch before, again
+        raise make_exhausted_error(sampler)
     said = length_of(sampler)
     if said is not None and num_items < said:
         _warn_of_length(type(sampler).__name__, said, num_items)

@@ -160,6 +160,10 @@ class IndexLayout:
                 f"{tuple(weights.shape)}."
             )
             raise ValueError(msg)
+        if not weights.isfinite().all():
+            place = int(weights.isfinite().int().argmin())
+            msg = f"Expected finite idf_weights, got {weights[place].item()} at {place}."
+            raise ValueError(msg)
         return weights
 
     def refuse(self, token: Any) -> None:
