@@ -126,6 +126,8 @@ class Once(Sampler):
 class OnceInBatches(Once, Batches):
     """The same of batches."""
 
+    __len__ = None
+
 
 @pytest.mark.parametrize(
     "loader",
