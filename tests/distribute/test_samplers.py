@@ -99,7 +99,8 @@ def test_the_length_is_the_samplers():
     """Known before the first epoch; none where a sampler has none."""
 
     class Unknown(Rotating):
-        __len__ = None
+        def __len__(self):
+        raise NotImplementedError
 
     def work(strategy):
         lengths = [
@@ -126,7 +127,8 @@ class Once(Sampler):
 class OnceInBatches(Once, Batches):
     """The same of batches."""
 
-    __len__ = None
+    def __len__(self):
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_sampler_that_is_used_up(loader):
     """Else each epoch after the first would be empty without a word."""
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(loader())
     assert list(dataset)
-    with pytest.raises(tdi.SourceError, match="__iter__ of Once to start a new epoch"):
+    with pytest.raises(tdi.SourceError, match="__iter__ of Once.* to start a new epoch"):
         list(dataset)
 
 
