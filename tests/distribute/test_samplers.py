@@ -99,8 +99,7 @@ def test_the_length_is_the_samplers():
     """Known before the first epoch; none where a sampler has none."""
 
     class Unknown(Rotating):
-        def __len__(self):
-        raise NotImplementedError
+        __len__ = None
 
     def work(strategy):
         lengths = [
