@@ -265,7 +265,7 @@ STATES = [
     (lambda: model_of(nn.Linear(3, 2)), r"with \[4\] parameters in its groups, got one with \[2\]"),
     (lambda: {**model_of(two_layers()), "optimizer": {}}, "'param_groups' and 'state', got .*Pass"),
     (lambda: {**model_of(two_layers()), "optimizer": None}, "'state', got .*NoneType.*Pass"),
-    (lambda: with_optimizer(optim.Adam), r"differs in \['betas', 'dampening', .*Load it with"),
+    (lambda: with_optimizer(optim.Adam), r"differs in \['dampening', 'momentum'\].*Load it with"),
 ]
 
 
@@ -278,7 +278,7 @@ def test_states(worker, state, match):
     assert torch.equal(before, worker.pull()[0].weight)
 
 
-KINDS = [optim.Adam, optim.AdamW, optim.NAdam, optim.RMSprop, optim.Adagrad, optim.Rprop, sgd]
+KINDS = [optim.Adam, optim.AdamW, optim.NAdam, optim.RMSprop, optim.Adagrad, sgd]
 
 
 @pytest.mark.parametrize("one", KINDS)
@@ -290,9 +290,9 @@ def test_a_state_of_an_optimizer_is_not_taken_by_another(one, other):
     worker = PlayedWorker(start(1, two_layers, other)[0], "worker 0")
     state = with_optimizer(momentum if one is sgd else one)  # of the same class: other values
     group = state["optimizer"]["param_groups"][0]
-    group["initial_lr"] = 1.0  # as a scheduler leaves it
+    group |= {"initial_lr": 1.0, "max_lr": 2.0}  # as schedulers leave them
     del group["maximize"]  # as an older release did not have it
-    if one is other:
+    if one is other or (one, other) == (optim.NAdam, optim.Adam):  # which knows its settings
         worker.load_state_dict(state)
     else:
         with pytest.raises(ConfigurationError, match="differs in"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import cached_property
+
 import pytest
 import torch
 
@@ -97,6 +100,36 @@ def test_a_class_that_became_plain_is_said_once(caplog):
         collate_examples([other(1, 2)])
     assert 1 == len(caplog.records)
     assert "Other'> cannot be made of its values (TypeError" in caplog.text
+
+
+class Copying(dict):
+    """It makes lists of its own, as classes do whose keys are attributes, too."""
+
+    def __init__(self, values):
+        super().__init__({key: [*value] for key, value in values.items()})
+        self.__dict__ = self
+
+
+def test_a_class_that_copies_lists_stays(caplog):
+    batch = rows.slice_rows(Copying({"a": ["x", "y"], 1: ["z", "z"]}), 1, 2)
+    assert (Copying, {"a": ["y"], 1: ["z"]}) == (type(batch), dict(batch))
+    assert not caplog.records
+
+
+@dataclasses.dataclass
+class Cached:
+    a: object
+
+    @cached_property
+    def double(self):
+        return self.a * 2
+
+
+def test_what_a_class_makes_again_is_not_lost(caplog):
+    example = Cached(torch.ones(2))
+    assert 2 == example.double[0]
+    assert [2.0] == rows.slice_rows(example, 1, 2).double.tolist()
+    assert not caplog.records
 
 
 def test_attributes_that_are_lost_are_said_once(caplog):

@@ -58,6 +58,31 @@ def with_a_default(keyed):
     return rows
 
 
+def with_a_named_default(keyed):
+    def rows(*, keyed=keyed):
+        return iter(keyed)
+
+    return rows
+
+
+class Missing(dict):
+    """A module that is imported late, say, or settings: it raises whatever it is asked for."""
+
+    def __getattr__(self, name):
+        raise ImportError(name)
+
+    def values(self):
+        raise KeyError
+
+
+LATE = Missing(key=1)
+
+
+def read_with_what_is_missing():
+    for row in GLOBAL:
+        yield row if "key" in LATE else LATE.anything
+
+
 class Module:
     """It is no data itself."""
 
@@ -74,6 +99,8 @@ class Module:
         read_global,
         read_by_another,
         with_a_default(Keyed()),
+        with_a_named_default(Keyed()),
+        read_with_what_is_missing,
         Module().rows,
         partial(Module().rows),
         closing_over(Keyed()),
@@ -93,3 +120,6 @@ def test_what_a_function_does_not_name_is_not_told():
     tell_epoch(closing_over(range(COUNT), complete=False), 3)
     tell_epoch(lambda: (Keyed, epochs, unknown), 3)  # noqa: F821
     assert -1 == Keyed.epoch
+    before = GLOBAL.epoch
+    tell_epoch(lambda: epochs.GLOBAL, 99)  # of another module
+    assert before == GLOBAL.epoch

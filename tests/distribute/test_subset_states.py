@@ -281,6 +281,36 @@ def test_a_part_by_names():
     refused(Subset(Named(9), numbers[:8]), Subset(Named(9), numbers[1:]))
 
 
+class Rows(Squares):
+    """As of np.argwhere: an index is a row of one."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(int(index[0]))
+
+
+class Without(Subset):
+    """It does all by itself."""
+
+    def __init__(self):
+        pass
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_subsets_of_other_kinds():
+    indices = torch.arange(1, 9)[:, None]
+    goes_on(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()))
+    refused(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()[::-1]))
+    goes_on(Without(), Without())
+
+
 def test_indices_that_cannot_be_sliced():
     goes_on(Subset(Squares(9), deque(range(1, 9))), Subset(Squares(9), torch.arange(1, 9)))
 

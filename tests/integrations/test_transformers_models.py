@@ -188,6 +188,23 @@ def train_and_listen(strategy, folder, kind):
     return sum("neither a mean over its examples" in line for line in said)
 
 
+class Paired(Tagger):
+    """It cannot take one row, as a loss that compares rows."""
+
+    def forward(self, input_ids, attention_mask, labels):
+        assert len(labels) > 1
+        return super().forward(input_ids, attention_mask, labels)
+
+
+def train_pairs(strategy, folder):
+    MODELS["paired"] = (partial(Paired, "labels"), texts)
+    train(strategy, folder, "paired", size=2, accumulation=1, count=4)
+
+
+def test_a_model_that_takes_no_parts_is_trained(tmp_path):
+    run_ranks(partial(train_pairs, folder=tmp_path), 2, timeout=120)
+
+
 @pytest.mark.parametrize(("kind", "times"), [(ODD, 1), ("as a mean over examples", 0)])
 def test_a_loss_that_is_another_mean_is_told_of_once(kind, times, tmp_path):
     job = partial(train_and_listen, folder=tmp_path, kind=kind)

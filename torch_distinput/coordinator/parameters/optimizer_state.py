@@ -27,33 +27,38 @@ def check_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     _check_keys(
         "a state",
-        ["model", "optimizer"],
+        {"model", "optimizer"},
         state_dict,
         ", or {'model': module.state_dict(), 'optimizer': optimizer.state_dict()}",
     )
-    _check_keys("an optimizer's state", ["param_groups", "state"], state_dict["optimizer"], "")
+    _check_keys("an optimizer's state", {"param_groups", "state"}, state_dict["optimizer"], "")
     return state_dict
 
 
-def _check_keys(what: str, keys: list[str], given: object, alternative: str) -> None:
-    found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given)
-    if found != keys:
+def _check_keys(what: str, keys: set[str], given: object, alternative: str) -> None:
+    if not isinstance(given, Mapping) or not keys <= given.keys():
+        found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given)
+        first, second = sorted(keys)
         msg = (
-            f"Expected {what} with the keys {keys[0]!r} and {keys[1]!r}, got {found}. Pass what "
+            f"Expected {what} with the keys {first!r} and {second!r}, got {found}. Pass what "
             f"state_dict() has returned{alternative}."
         )
         raise ConfigurationError(msg)
 
 
 def list_settings(group: Mapping[str, Any]) -> frozenset[str]:
-    """The settings of a group that tell optimizers apart, by name.
+    """The settings of a group that an optimizer cannot do without, by name: its numbers.
 
-    Not flags: releases of torch add more of them, and let older states be without. But one, which
-    is all that Adam and AdamW differ in. Schedulers add ``initial_lr``.
+    Not flags, of which releases of torch add more. But one, which is all that Adam and AdamW differ
+    in.
     """
-    names = {name for name, value in group.items() if not isinstance(value, (bool, type(None)))}
-    names -= {"params", "initial_lr"}
-    return frozenset(names | ({_DECOUPLED} if group.get(_DECOUPLED) else set()))
+    kinds = (int, float, tuple, torch.Tensor)
+    numbers = {
+        name
+        for name, value in group.items()
+        if isinstance(value, kinds) and not isinstance(value, bool)
+    }
+    return frozenset(numbers | ({_DECOUPLED} if group.get(_DECOUPLED) else set()))
 
 
 def join_optimizer(
@@ -103,7 +108,9 @@ def split_optimizer(
         )
         raise ConfigurationError(msg)
     for own, group in zip(recipe.settings, state["param_groups"], strict=True):
-        if odd := sorted(own ^ list_settings(group)):
+        found = list_settings(group)
+        # Those of others may be a scheduler's.
+        if odd := sorted((own - found) | ((own ^ found) & {_DECOUPLED})):
             msg = (
                 f"Expected the state of an optimizer with the settings {sorted(own)}, got one that "
                 f"differs in {odd}. Load it with the optimizer_fn that it was saved with."

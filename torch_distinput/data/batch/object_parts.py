@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import copyreg
 from contextlib import suppress
+from dis import get_instructions
+from functools import lru_cache
 from itertools import islice
 from types import CellType, CodeType, FunctionType, MemberDescriptorType
 from typing import Any, final
@@ -15,6 +17,7 @@ _MOST_PARTS = 1 << 16
 _MOST_BYTES = 64 << 20
 """Of one object: a larger one counts by its class, for this must not be what takes the time."""
 
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _CODES = {int: "q", float: "d"}
 
 
@@ -94,6 +97,14 @@ def _read_cell(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
+
+
+@lru_cache(maxsize=256)
+def find_globals(code: CodeType) -> frozenset[str]:
+    """The global names that code loads, and that of functions inside; not those of attributes."""
+    loaded = {step.argval for step in get_instructions(code) if step.opname in _LOADS}
+    inner = (value for value in code.co_consts if isinstance(value, CodeType))
+    return frozenset(loaded.union(*map(find_globals, inner)))
 
 
 def find_names(code: CodeType) -> set[str]:

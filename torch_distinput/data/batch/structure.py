@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -185,7 +186,7 @@ def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -
         made = kind(values)
         if len(made) != len(values):
             why = f"{len(made)} of {len(values)} values arrived"
-        elif all(made[key] is values[key] for key in leaf_keys):
+        elif all(_is_kept(made[key], values[key]) for key in leaf_keys):
             return made
         else:
             why = "it makes others of them"
@@ -195,6 +196,14 @@ def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -
         _said_plain.add(kind)
         _log.info("%s cannot be made of its values (%s): a %s instead", kind, why, plain.__name__)
     return plain(values)
+
+
+def _is_kept(one: Any, other: Any) -> bool:
+    """Whether a constructor has kept a value, or put its rows into a list of its own."""
+    if one is other:
+        return True
+    lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+    return lists and all(map(operator.is_, one, other))
 
 
 _said_plain: weakref.WeakSet[type] = weakref.WeakSet()

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import re
 import weakref
-from collections import UserDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any, final
@@ -172,9 +172,11 @@ def _walk(
 def _warn_of_attributes(tree: Any, keys: tuple[Any, ...]) -> None:
     """Say once of a class that a batch of it is made of its values alone."""
     kind = type(tree)
-    own = {*keys, "data"} if isinstance(tree, UserDict) else {*keys}
-    names = [name for name in getattr(tree, "__dict__", ()) if not name.startswith("_")]
-    lost = [name for name in names if name not in own]
+    if not (isinstance(tree, (dict, list, tuple)) or dataclasses.is_dataclass(tree)):
+        return  # its values may be kept in an attribute
+    names = [name for name in getattr(tree, "__dict__", ()) if isinstance(name, str)]
+    names = [name for name in names if name not in keys and not name.startswith("_")]
+    lost = [name for name in names if not hasattr(kind, name)]  # else it is made again, as cached
     if lost and kind not in _said_attributes:
         _said_attributes.add(kind)
         _log.warning(

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import numpy as np
+import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from torch_distinput.data.batch.fingerprint import fingerprint
@@ -131,7 +132,7 @@ def describe_dataset(dataset: object) -> str:
     if isinstance(dataset, DocumentPacking):
         return f"pack({describe_dataset(dataset.source)})"
     name = type(dataset).__qualname__
-    if not isinstance(dataset, Subset):
+    if not _is_subset(dataset):
         return name
     some = _choose_indices(dataset)
     inner = describe_dataset(dataset.dataset)
@@ -156,7 +157,7 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(dataset, Mixture):
         for name, own in dataset.sources.items():
             yield from _find_subsets(own, f"{place}/{name}")
-    elif isinstance(dataset, (ConcatDataset, StackDataset)):
+    elif isinstance(dataset, (ConcatDataset, StackDataset)) and hasattr(dataset, "datasets"):
         parts = dataset.datasets
         named = parts if isinstance(parts, dict) else dict(enumerate(parts))
         for key, part in named.items():
@@ -174,11 +175,16 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
         else:
             step = -(-len(table) // _MOST_HASHED) or 1
             yield place, f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
-    elif isinstance(dataset, Subset):
+    elif _is_subset(dataset):
         if not _is_beginning(dataset):
             yield place, f"{fingerprint(_choose_indices(dataset)):x}"
             place += "/of"
         yield from _find_subsets(dataset.dataset, place)
+
+
+def _is_subset(dataset: object) -> TypeGuard[Subset[Any]]:
+    """Whether it has indices: a derived class may do without."""
+    return isinstance(dataset, Subset) and hasattr(dataset, "indices")
 
 
 def _is_beginning(subset: Subset[Any]) -> bool:
@@ -197,4 +203,4 @@ def _choose_indices(subset: Subset[Any]) -> list[Any]:
     chosen = [subset.indices[place] for place in range(0, count, -(-count // _MOST_HASHED) or 1)]
     with suppress(TypeError):
         return list(map(operator.index, chosen))
-    return chosen
+    return [str(key) if isinstance(key, (np.ndarray, torch.Tensor)) else key for key in chosen]

@@ -233,7 +233,9 @@ def _find_told(part: Any) -> _Told:
 
 
 def _knows_epochs(part: Any) -> bool:
-    return not isinstance(part, type) and callable(getattr(part, "set_epoch", None))
+    with suppress(Exception):  # whatever it is that a program names, and how it takes a question
+        return not isinstance(part, type) and callable(getattr(part, "set_epoch", None))
+    return False
 
 
 def _set_counter(part: Any, epoch: int) -> None:

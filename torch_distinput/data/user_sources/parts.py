@@ -11,7 +11,8 @@ from torch.utils.data import DistributedSampler, Subset
 
 from torch_distinput.data.batch.object_parts import (
     attributes_of,
-    find_names,
+    find_globals,
+    has_method,
     has_own,
     read_closure,
 )
@@ -81,26 +82,28 @@ def _values_in(part: Any) -> list[Any]:
         return [part.func, *part.args, *part.keywords.values()]
     if isinstance(part, FunctionType):
         known = part.__globals__
-        named = [known[name] for name in sorted(find_names(part.__code__)) if name in known]
+        named = [known[name] for name in sorted(find_globals(part.__code__)) if name in known]
         # A function of another module is a library's, and leads far away.
         own = [
             value
             for value in named
             if not (isinstance(value, FunctionType) and value.__globals__ is not known)
         ]
-        return [*read_closure(part), *(part.__defaults__ or ()), *own]
+        defaults = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()]
+        return [*read_closure(part), *defaults, *own]
     if isinstance(part, MethodType):
         owner = part.__self__
         return [owner, part.__func__, *attributes_of(owner).values()]
-    is_data = hasattr(part, "__iter__") or hasattr(part, "__getitem__")
+    # Of their classes: what a program names may well raise when it is asked for an attribute.
+    is_data = has_method(part, "__iter__") or has_method(part, "__getitem__")
     return list(attributes_of(part).values()) if is_data else []
 
 
 def _items_of(value: Any) -> Iterable[Any]:
     """The few values of a list, tuple or dict; or the value itself."""
-    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= _MOST_PARTS:
+    if not isinstance(value, (dict, list, tuple)) or len(value) >= _MOST_PARTS:
         return [value]
-    return list(value.values()) if isinstance(value, Mapping) else value
+    return list(dict.values(value)) if isinstance(value, dict) else value
 
 
 def deals_shards(source: Any) -> bool:

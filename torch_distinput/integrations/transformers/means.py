@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, final
 
 import torch
@@ -13,12 +14,19 @@ from torch import nn
 _log = logging.getLogger(__name__)
 _IGNORED = -100
 """A label that does not count, in torch's cross entropy and in Transformers."""
-_EXACT = 1e-6
-"""So far from the whole a mean of parts may be, as a share of it, by rounding in float32."""
+_EXACT, _HALF = 1e-6, 0.03
+"""So far from the whole a mean of parts may be, as a share of it, by rounding: in float32, and in
+half precision."""
+_RANDOM = 0.05
+"""A loss that differs so much from itself tells nothing."""
 _CLEAR = 4
-"""So many times nearer is the mean that a loss is: in half precision neither is exact."""
+"""So many times nearer is the mean that a loss is."""
+_MOST_TRIES, _MOST_ASKED = 8, 64
+"""Batches that are parted, and looked at for that, until what is likely is taken for granted."""
 _SAME_MEAN = 0.01
 """Whatever is farther away is another mean."""
+_SETTINGS = (bool, int, float, str, type(None))
+"""Of a batch, what is of all of it."""
 CURE = "Return the plain mean of the batch from compute_loss."
 """What to do instead of ``compute_average_loss``, which Trainer's division makes wrong."""
 
@@ -36,6 +44,7 @@ class ModelLoss:
         self._is_tried = False
         self._way = 0  # as in _list_ways
         self._is_mean_found = False
+        self._num_asked = self._num_tries = 0
 
     def find_out(self, trainer: Any, batch: Any, num_rows: int) -> None:
         """Try it with a batch, and with parts of it; once, where that tells.
@@ -66,22 +75,23 @@ class ModelLoss:
         if len(counts) == 1:
             return
         place, shares = _choose_cut(batch, counts, num_rows)
+        self._num_asked += 1
         if not trainer.accelerator.gather(torch.tensor([place], device=device)).any():
+            self._is_mean_found = self._num_asked >= _MOST_ASKED
             return
-        parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
-        whole, first, second = _try_losses(trainer, [(part, None) for part in (batch, *parts)])
-        shares = shares.to(whole)
-        misses = ((shares * first + (1 - shares) * second) / whole - 1).abs()
-        misses = misses if place else torch.full_like(misses, math.nan)
-        misses = trainer.accelerator.gather(misses[None]).nanmean(0)
-        least, most = misses.min().item(), misses.max().item()
-        bound, is_odd = max(_CLEAR * least, _EXACT), _SAME_MEAN < least < math.inf
-        if not is_odd and not bound < most < math.inf:
-            return  # the parts have one loss, or none
-        self._is_mean_found = True
-        self._way = [miss <= bound for miss in misses.tolist()].index(True)
-        if is_odd:
-            _warn_of_odd_mean(trainer.model)
+        self._num_tries += 1
+        misses, noise = _measure(trainer, batch, place, num_rows, shares)
+        least, most = min(misses), max(misses)
+        bound, is_odd = max(_CLEAR * least, noise), max(_SAME_MEAN, noise) < least < math.inf
+        is_known = is_odd or bound < most < math.inf  # else the parts have one loss, or none
+        is_known &= noise < _RANDOM
+        if is_known:
+            self._way = [miss <= bound for miss in misses].index(True)
+            if is_odd:
+                _warn_of_odd_mean(trainer.model)
+        elif self._num_tries == _MOST_TRIES:
+            _warn_of_unknown_mean(trainer.model)
+        self._is_mean_found = is_known or self._num_tries == _MOST_TRIES
 
     def count(self, trainer: Any, batch: Any, num_rows: int) -> torch.Tensor:
         """What the loss of a batch is taken over: labels that count, else examples.
@@ -125,10 +135,9 @@ def _list_ways(trainer: Any, batch: Any, num_rows: int) -> list[torch.Tensor]:
     if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim:
         return [rows]
     if "shift_labels" in batch:
-        return [_count(batch["shift_labels"]), rows]
-    if labels.ndim == 1:
-        return [_count(labels), rows]
-    own, shifted = _count(labels), _count(labels[..., 1:])
+        return [_count(batch["shift_labels"])] * 2 + [rows]
+    own = _count(labels)
+    shifted = own if labels.ndim == 1 else _count(labels[..., 1:])
     likely = [shifted, own] if trainer._loss_shifts_labels else [own, shifted]  # noqa: SLF001
     return [*likely, rows]
 
@@ -144,14 +153,36 @@ def _choose_cut(
 ) -> tuple[int, torch.Tensor]:
     """Where the shares of the first part differ most, and which these are; 0 if they do nowhere."""
     nowhere = 0, torch.zeros(len(counts))
-    tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
-    if num_rows < 2 or any(not one.ndim or len(one) != num_rows for one in (*counts, *tensors)):
+    values = [value for value in batch.values() if not isinstance(value, _SETTINGS)]
+    has_rows = all(isinstance(one, torch.Tensor) and one.ndim for one in values)
+    if num_rows < 2 or not has_rows or any(len(one) != num_rows for one in (*counts, *values)):
         return nowhere
     before = torch.stack([count.cumsum(0)[:-1] / count.sum() for count in counts])
     spread = before.amax(0) - before.amin(0)
     spread[~((before > 0) & (before < 1)).all(0)] = 0  # a part without labels has no loss
     place = int(spread.argmax())
     return (place + 1, before[:, place]) if spread[place] > 0 else nowhere
+
+
+def _measure(
+    trainer: Any, batch: Any, place: int, num_rows: int, shares: torch.Tensor
+) -> tuple[list[float], float]:
+    """How far the loss is from the mean of those of two parts, each way; and what is noise of it.
+
+    As shares of the loss, on average over the processes that have a batch to part.
+    """
+    parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
+    told = torch.full((len(shares) + 1,), math.nan, dtype=torch.float64, device=trainer.args.device)
+    with suppress(Exception):  # a model may need two rows, say; and then this batch tells nothing
+        losses = _try_losses(trainer, [(part, None) for part in (batch, batch, *parts)])
+        whole, again, first, second = losses.to(told)
+        shares = shares.to(told)
+        means = torch.cat([shares * first + (1 - shares) * second, again[None]])
+        told = (means / whole - 1).abs() if place else told
+    *misses, noise = trainer.accelerator.gather(told[None]).nanmean(0).tolist()
+    kinds = {parameter.dtype for parameter in trainer.model.parameters()}
+    is_half = trainer.args.bf16 or trainer.args.fp16 or not kinds <= {torch.float32, torch.float64}
+    return misses, noise + (_HALF if is_half else _EXACT)
 
 
 def _cut(batch: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
@@ -163,14 +194,20 @@ def _cut(batch: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
 
 def _try_losses(trainer: Any, asked: list[tuple[Any, torch.Tensor | None]]) -> torch.Tensor:
     """The losses of batches, each as one of so many items, without a trace in the model."""
-    training, losses = trainer.model.training, []
+    training, losses, device = trainer.model.training, [], torch.device(trainer.args.device)
     trainer.model.eval()
-    with torch.no_grad(), trainer.compute_loss_context_manager():
-        for batch, num_items in asked:
-            inputs = trainer._prepare_inputs(dict(batch))  # noqa: SLF001 - as in its own steps
-            loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=num_items)
-            losses.append(loss.detach().float().mean())
-    trainer.model.train(training)
+    try:
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            torch.no_grad(),
+            trainer.compute_loss_context_manager(),
+        ):
+            for batch, num_items in asked:
+                inputs = trainer._prepare_inputs(dict(batch))  # noqa: SLF001 - as in its own steps
+                loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=num_items)
+                losses.append(loss.detach().float().mean())
+    finally:
+        trainer.model.train(training)
     return torch.stack(losses)
 
 
@@ -191,5 +228,16 @@ def _warn_of_odd_mean(model: nn.Module) -> None:
         "-100, as two parts of a batch show. It is weighted by what comes nearer: on several "
         "processes its gradients are not those of one. Pass a compute_loss_func that divides a sum "
         "by num_items_in_batch.",
+        type(model).__name__,
+    )
+
+
+def _warn_of_unknown_mean(model: nn.Module) -> None:
+    """Say that what is likely was taken for granted."""
+    _log.warning(
+        "Whether the loss of %s is a mean over its examples or over its labels that are not -100 "
+        "was not to be seen: it is too much alike in parts of a batch, random, or rounded as in "
+        "half precision. It is taken for one over labels. Pass a compute_loss_func that divides a "
+        "sum by num_items_in_batch where that is wrong.",
         type(model).__name__,
     )
