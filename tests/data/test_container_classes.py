@@ -136,4 +136,4 @@ def test_attributes_that_are_lost_are_said_once(caplog):
     tagged = type("NewlyTagged", (Tagged,), {})
     for _ in range(2):
         collate_examples([tagged({"a": 1}, tag="t")] * 2)
-    assert ["lost: tag" in record.getMessage() for record in caplog.records] == [True]
+    assert ["makes again: tag" in record.getMessage() for record in caplog.records] == [True]

@@ -83,6 +83,28 @@ def read_with_what_is_missing():
         yield row if "key" in LATE else LATE.anything
 
 
+class Progress:
+    """It is no data, and asks for more."""
+
+    def set_epoch(self, epoch, total):
+        raise NotImplementedError
+
+
+PROGRESS = Progress()
+
+
+class Owner:
+    """It has no rows but by a method."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def rows(self):
+        return iter(order_of(self.epoch))
+
+
 class Module:
     """It is no data itself."""
 
@@ -102,6 +124,7 @@ class Module:
         with_a_named_default(Keyed()),
         read_with_what_is_missing,
         Module().rows,
+        Owner().rows,
         partial(Module().rows),
         closing_over(Keyed()),
         partial(iter, Keyed()),
@@ -120,6 +143,7 @@ def test_what_a_function_does_not_name_is_not_told():
     tell_epoch(closing_over(range(COUNT), complete=False), 3)
     tell_epoch(lambda: (Keyed, epochs, unknown), 3)  # noqa: F821
     assert -1 == Keyed.epoch
+    tell_epoch(lambda: PROGRESS, 3)
     before = GLOBAL.epoch
     tell_epoch(lambda: epochs.GLOBAL, 99)  # of another module
     assert before == GLOBAL.epoch

@@ -108,9 +108,10 @@ def split_optimizer(
         )
         raise ConfigurationError(msg)
     for own, group in zip(recipe.settings, state["param_groups"], strict=True):
+        # Those of others may be a scheduler's; and older releases of torch had no such flag.
         found = list_settings(group)
-        # Those of others may be a scheduler's.
-        if odd := sorted((own - found) | ((own ^ found) & {_DECOUPLED})):
+        other_flag = (own ^ found) & {_DECOUPLED} & group.keys()
+        if odd := sorted((own - found - {_DECOUPLED}) | other_flag):
             msg = (
                 f"Expected the state of an optimizer with the settings {sorted(own)}, got one that "
                 f"differs in {odd}. Load it with the optimizer_fn that it was saved with."

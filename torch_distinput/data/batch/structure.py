@@ -182,11 +182,13 @@ def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -
     tried each time: whether it fails may depend on the kind of values, which are tensors in a batch
     and :class:`PerReplica` in a result of several replicas.
     """
+    # What it holds, and not what a __getitem__ of its own makes of that.
+    holder: Any = plain if issubclass(kind, plain) else operator
     try:
         made = kind(values)
         if len(made) != len(values):
             why = f"{len(made)} of {len(values)} values arrived"
-        elif all(_is_kept(made[key], values[key]) for key in leaf_keys):
+        elif all(_is_kept(holder.__getitem__(made, key), values[key]) for key in leaf_keys):
             return made
         else:
             why = "it makes others of them"

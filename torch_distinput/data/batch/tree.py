@@ -180,8 +180,9 @@ def _warn_of_attributes(tree: Any, keys: tuple[Any, ...]) -> None:
     if lost and kind not in _said_attributes:
         _said_attributes.add(kind)
         _log.warning(
-            "Batches of %s are made of its values alone, so what it has in attributes is lost: %s. "
-            "Make it a value, or a field of a dataclass, with a row for each example.",
+            "Batches of %s are made of its values alone. What it has in other attributes is lost, "
+            "but for what its constructor makes again: %s. Make it a value, or a field of a "
+            "dataclass, with a row for each example.",
             kind.__name__,
             ", ".join(lost),
         )

@@ -24,6 +24,7 @@ from torch_distinput.values import Distributed
 _MOST_PARTS = 256
 """Of a source, so many are looked at."""
 
+_CODE = (FunctionType, MethodType, partial)
 RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
 _INNER = (
@@ -69,11 +70,15 @@ def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its
     own.
     """
+    is_code = isinstance(part, _CODE)
+    owner = part.__self__ if isinstance(part, MethodType) else None
     for value in _values_in(part):
         for held in _items_of(value):
             if isinstance(held, (Distributed, type, ModuleType)):
                 continue
-            if wanted(held) or _values_in(held):
+            # What code names may have anything to do with epochs: a display of progress, say.
+            counts = _is_data(held) or not is_code or held is owner
+            if (counts and wanted(held)) or _values_in(held):
                 yield held
 
 
@@ -95,8 +100,11 @@ def _values_in(part: Any) -> list[Any]:
         owner = part.__self__
         return [owner, part.__func__, *attributes_of(owner).values()]
     # Of their classes: what a program names may well raise when it is asked for an attribute.
-    is_data = has_method(part, "__iter__") or has_method(part, "__getitem__")
-    return list(attributes_of(part).values()) if is_data else []
+    return list(attributes_of(part).values()) if _is_data(part) else []
+
+
+def _is_data(part: Any) -> bool:
+    return has_method(part, "__iter__") or has_method(part, "__getitem__")
 
 
 def _items_of(value: Any) -> Iterable[Any]:

@@ -22,9 +22,11 @@ _RANDOM = 0.05
 _CLEAR = 4
 """So many times nearer is the mean that a loss is."""
 _MOST_TRIES, _MOST_ASKED = 8, 64
-"""Batches that are parted, and looked at for that, until what is likely is taken for granted."""
+"""Batches that are parted, and batches of the training that are looked at for it, until what is
+likely is taken for granted."""
 _SAME_MEAN = 0.01
 """Whatever is farther away is another mean."""
+_NUM_WAYS = 3
 _SETTINGS = (bool, int, float, str, type(None))
 """Of a batch, what is of all of it."""
 CURE = "Return the plain mean of the batch from compute_loss."
@@ -55,9 +57,10 @@ class ModelLoss:
         labels of the whole update. Where the loss is a mean all the same, its gradients would be
         multiplied by processes and accumulated batches.
         """
-        if trainer.compute_loss_func is not None or "labels" not in batch:
+        if trainer.compute_loss_func is not None:
             return
-        if trainer.model_accepts_loss_kwargs and not self._is_tried:
+        has_labels = isinstance(batch, Mapping) and "labels" in batch
+        if trainer.model_accepts_loss_kwargs and has_labels and not self._is_tried:
             items = [torch.tensor(number, device=trainer.args.device) for number in (1, 2)]
             losses = _try_losses(trainer, [(batch, number) for number in items])
             found = trainer.accelerator.gather(losses[None] * bool(num_rows)).nansum(0).tolist()
@@ -70,13 +73,12 @@ class ModelLoss:
 
     def _find_mean(self, trainer: Any, batch: Any, num_rows: int) -> None:
         """Find out what it is over, at the first batch of any process that makes a difference."""
-        device = trainer.args.device
         counts = _list_ways(trainer, batch, num_rows)
-        if len(counts) == 1:
-            return
         place, shares = _choose_cut(batch, counts, num_rows)
-        self._num_asked += 1
-        if not trainer.accelerator.gather(torch.tensor([place], device=device)).any():
+        # Also where this batch has no labels, as in a prediction: those of others may have some.
+        told = torch.tensor([place], device=trainer.args.device)
+        self._num_asked += bool(trainer.model.training)
+        if not trainer.accelerator.gather(told).any():
             self._is_mean_found = self._num_asked >= _MOST_ASKED
             return
         self._num_tries += 1
@@ -152,10 +154,12 @@ def _choose_cut(
     batch: Mapping[str, Any], counts: list[torch.Tensor], num_rows: int
 ) -> tuple[int, torch.Tensor]:
     """Where the shares of the first part differ most, and which these are; 0 if they do nowhere."""
-    nowhere = 0, torch.zeros(len(counts))
+    nowhere = 0, torch.zeros(_NUM_WAYS)
     values = [value for value in batch.values() if not isinstance(value, _SETTINGS)]
     has_rows = all(isinstance(one, torch.Tensor) and one.ndim for one in values)
-    if num_rows < 2 or not has_rows or any(len(one) != num_rows for one in (*counts, *values)):
+    if len(counts) < _NUM_WAYS or num_rows < 2 or not has_rows:
+        return nowhere
+    if any(len(one) != num_rows for one in (*counts, *values)):
         return nowhere
     before = torch.stack([count.cumsum(0)[:-1] / count.sum() for count in counts])
     spread = before.amax(0) - before.amin(0)
@@ -172,7 +176,7 @@ def _measure(
     As shares of the loss, on average over the processes that have a batch to part.
     """
     parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
-    told = torch.full((len(shares) + 1,), math.nan, dtype=torch.float64, device=trainer.args.device)
+    told = torch.full((_NUM_WAYS + 1,), math.nan, dtype=torch.float64, device=trainer.args.device)
     with suppress(Exception):  # a model may need two rows, say; and then this batch tells nothing
         losses = _try_losses(trainer, [(part, None) for part in (batch, batch, *parts)])
         whole, again, first, second = losses.to(told)
