@@ -147,7 +147,7 @@ def _list_ways(trainer: Any, batch: Any, num_rows: int) -> list[torch.Tensor]:
 def _count(labels: torch.Tensor) -> torch.Tensor:
     """How many labels count of each example."""
     counted = labels.ne(_IGNORED)
-    return (counted.flatten(1).sum(1) if counted.ndim > 1 else counted).double().cpu()
+    return (counted.flatten(1).sum(1) if counted.ndim > 1 else counted).double()
 
 
 def _choose_cut(
@@ -161,7 +161,7 @@ def _choose_cut(
         return nowhere
     if any(len(one) != num_rows for one in (*counts, *values)):
         return nowhere
-    before = torch.stack([count.cumsum(0)[:-1] / count.sum() for count in counts])
+    before = torch.stack([(count.cumsum(0)[:-1] / count.sum()).cpu() for count in counts])
     spread = before.amax(0) - before.amin(0)
     spread[~((before > 0) & (before < 1)).all(0)] = 0  # a part without labels has no loss
     place = int(spread.argmax())
