@@ -37,8 +37,6 @@ MADE = [
     (lambda: pp.Normalization(axis=(1, 1)), r"once each, got \(1, 1\)"),
     (lambda: pp.Normalization(mean=1), "both mean and variance or none of them, got one"),
     (lambda: pp.Normalization(variance=1), "both mean and variance or none of them, got one"),
-    (lambda: normalization(variance=-4.0), r"not negative, got .* and -4.0: all results"),
-    (lambda: normalization(mean=math.nan), "Expected numbers as mean.*got nan and"),
     (lambda: normalization(mean=[1.0, 2.0]), r"of one shape.* axis=-1, got shapes \(2,\) and \(\)"),
     (lambda: normalization(mean=[[1]], variance=[[1]]), r"got shapes \(1, 1\) and \(1, 1\)"),
     (lambda: pp.Normalization(missing="oov"), "one of 'error', 'ignore', got 'oov'"),

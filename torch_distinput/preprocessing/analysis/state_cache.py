@@ -64,7 +64,7 @@ class StateCache:
             )
         try:
             names = filesystem.names_in(self._folder, self._options)
-        except Exception as error:  # noqa: BLE001 - whatever a storage raises; the pass goes on
+        except OSError as error:  # the pass goes on; but not where it is no storage at all
             self._warn_of("listed", error)
             return frozenset()
         known = (i for i, info in enumerate(listing) if info.version)
