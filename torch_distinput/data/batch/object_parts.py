@@ -79,12 +79,20 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """What an object keeps, in its ``__dict__`` and in ``__slots__``; no property is asked."""
     kept = getattr(value, "__dict__", None)
     found = dict(kept) if isinstance(kept, dict) else {}
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items():
-            if isinstance(member, MemberDescriptorType) and not name.startswith("__"):
-                with suppress(AttributeError):  # not set
-                    found[name] = member.__get__(value)
+    for name, member in _slots_of(type(value)):  # type: ignore[arg-type] # a class has a hash
+        with suppress(AttributeError):  # not set
+            found[name] = member.__get__(value)
     return found
+
+
+@lru_cache(maxsize=256)
+def _slots_of(kind: type) -> list[tuple[str, MemberDescriptorType]]:
+    return [
+        (name, member)
+        for each in kind.__mro__
+        for name, member in vars(each).items()
+        if isinstance(member, MemberDescriptorType) and not name.startswith("__")
+    ]
 
 
 def read_closure(function: FunctionType) -> list[Any]:

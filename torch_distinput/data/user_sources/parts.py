@@ -25,6 +25,7 @@ _MOST_PARTS = 256
 """Of a source, so many are looked at."""
 
 _CODE = (FunctionType, MethodType, partial)
+_PLAIN = {int, float, bool, str, bytes, type(None)}
 RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
 _INNER = (
@@ -74,7 +75,7 @@ def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     owner = part.__self__ if isinstance(part, MethodType) else None
     for value in _values_in(part):
         for held in _items_of(value):
-            if isinstance(held, (Distributed, type, ModuleType)):
+            if type(held) in _PLAIN or isinstance(held, (Distributed, type, ModuleType)):
                 continue
             # What code names may have anything to do with epochs: a display of progress, say.
             counts = _is_data(held) or not is_code or held is owner
@@ -111,7 +112,8 @@ def _items_of(value: Any) -> Iterable[Any]:
     """The few values of a list, tuple or dict; or the value itself."""
     if not isinstance(value, (dict, list, tuple)) or len(value) >= _MOST_PARTS:
         return [value]
-    return list(dict.values(value)) if isinstance(value, dict) else value
+    items = list(dict.values(value)) if isinstance(value, dict) else value
+    return () if _PLAIN.issuperset(map(type, items)) else items
 
 
 def deals_shards(source: Any) -> bool:
