@@ -263,6 +263,7 @@ STATES = [
     (lambda: None, "keys 'model' and 'optimizer', got .*NoneType"),
     (lambda: {**model_of(two_layers()), "model": {}}, "as module_fn makes it: (?s:.*)Missing"),
     (lambda: model_of(nn.Linear(3, 2)), r"with \[4\] parameters in its groups, got one with \[2\]"),
+    (lambda: {**model_of(two_layers()), "epoch": 1}, r"got \['epoch', 'model', 'optimizer'\]"),
     (lambda: {**model_of(two_layers()), "optimizer": {}}, "'param_groups' and 'state', got .*Pass"),
     (lambda: {**model_of(two_layers()), "optimizer": None}, "'state', got .*NoneType.*Pass"),
     (lambda: with_optimizer(optim.Adam), r"differs in \['dampening', 'momentum'\].*Load it with"),

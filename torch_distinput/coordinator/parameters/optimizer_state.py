@@ -31,12 +31,17 @@ def check_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         state_dict,
         ", or {'model': module.state_dict(), 'optimizer': optimizer.state_dict()}",
     )
-    _check_keys("an optimizer's state", {"param_groups", "state"}, state_dict["optimizer"], "")
+    optimizer = state_dict["optimizer"]
+    _check_keys("an optimizer's state", {"param_groups", "state"}, optimizer, "", allows_more=True)
     return state_dict
 
 
-def _check_keys(what: str, keys: set[str], given: object, alternative: str) -> None:
-    if not isinstance(given, Mapping) or not keys <= given.keys():
+def _check_keys(
+    what: str, keys: set[str], given: object, alternative: str, *, allows_more: bool = False
+) -> None:
+    """Refuse what has not these keys; an optimizer of the user's may add some to its state."""
+    is_known = isinstance(given, Mapping) and keys <= given.keys()
+    if not is_known or not (allows_more or keys == given.keys()):  # type: ignore[attr-defined]
         found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given)
         first, second = sorted(keys)
         msg = (
