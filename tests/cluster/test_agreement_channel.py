@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils.data import IterableDataset
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.errors import PeerTimeoutError
+from torch_distinput.testing import simulate
 
 
 class Alone:
@@ -42,3 +45,19 @@ def test_who_does_not_come_is_named_with_what_it_does():
 def test_a_store_that_does_not_answer_is_no_worker():
     error, _ = start(())
     assert "Expected all 2 workers at a topic" == str(error)
+
+
+def test_once_all_have_come_nothing_is_waited_for():
+    def look(strategy):
+        dataset = strategy.distribute_dataset(Stream(), global_batch_size=4)
+        iter(dataset)
+        return strategy._session.heartbeat.outside.words
+
+    assert ["before the first step of iteration 0"] * 2 == simulate(look, num_workers=2)
+
+
+class Stream(IterableDataset):
+    """Of a length that nobody knows, so ranks vote."""
+
+    def __iter__(self):
+        return iter(torch.arange(20).split(1))

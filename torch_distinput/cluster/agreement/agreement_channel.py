@@ -47,6 +47,7 @@ class AgreementChannel:
         note_vote: NoteVote[S] = None,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        before = self._heartbeat.outside
         try:
             self._wait_for_last(timeout)
         except BaseException:
@@ -57,6 +58,7 @@ class AgreementChannel:
 
         if self._channel is None:
             self._channel = self._connect(timeout)
+        self._heartbeat.outside = before  # nothing is waited for any more
         self._last = Agreement(
             steps,
             self._channel,

@@ -181,9 +181,9 @@ def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
         if shares.dropped and (num_ranks == 1 or facts.division is None):
             whose = "" if num_ranks == 1 else ", the same on each rank"
             yield f"drop_last leaves out {show_count(shares.dropped, 'example')} an epoch{whose}."
-    is_drawn = facts.order == "drawn with replacement" and facts.num_examples is not None
-    if is_drawn and num_ranks > 1 and facts.division is None:
-        examples = show_count(facts.num_examples or 0, "example")
+    is_drawn = facts.order == "drawn with replacement" and facts.division is None
+    if is_drawn and num_ranks > 1 and facts.num_examples is not None:
+        examples = show_count(facts.num_examples, "example")
         yield f"Each rank draws {examples} with replacement: its own, if it is seeded by rank."
     if facts.division is not None and facts.division.num_ranks not in (None, num_ranks):
         yield (

@@ -71,8 +71,8 @@ def tell_unseen(seen: Seen) -> Iterator[str]:
         yield from list_alike_loaders(seen)
         yield from list_alike_beginnings(seen)
     if seen.elsewhere:
-        ranks = ", ".join(map(str, seen.elsewhere))
-        yield f"What others get: rank {ranks} iterates such a loader first in another line."
+        others = (f"rank {rank} at {place}" for rank, place in sorted(seen.elsewhere.items()))
+        yield f"What others get: such a loader is first iterated elsewhere by {', '.join(others)}."
     elif len(seen.ranks) < seen.num_ranks:
         yield (
             f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "

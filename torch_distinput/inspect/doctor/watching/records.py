@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
 from torch_distinput.inspect.doctor.dataset_contents import Contents
@@ -126,12 +126,12 @@ class Seen:
     Attributes:
         ranks: those that have iterated it, ascending.
         loaders: what each of them has seen.
-        elsewhere: other ranks, which have iterated a loader of the same data first in another line.
+        elsewhere: by other rank, the line in which it has first iterated a loader of the same data.
     """
 
     ranks: tuple[int, ...]
     loaders: tuple[LoaderRecord, ...]
-    elsewhere: tuple[int, ...] = ()
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def facts(self) -> LoaderFacts:
@@ -168,9 +168,13 @@ def note_elsewhere(found: Sequence[Seen]) -> list[Seen]:
     """
     noted = []
     for seen in found:
-        others = (other for other in found if _has_same_data(seen, other))
-        ranks = {rank for other in others for rank in other.ranks}
-        noted.append(replace(seen, elsewhere=tuple(sorted(ranks - set(seen.ranks)))))
+        places = {
+            rank: loader.place
+            for other in found
+            if _has_same_data(seen, other)
+            for rank, loader in zip(other.ranks, other.loaders, strict=True)
+        }
+        noted.append(replace(seen, elsewhere=places))
     return noted
 
 
