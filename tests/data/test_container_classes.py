@@ -137,3 +137,42 @@ def test_attributes_that_are_lost_are_said_once(caplog):
     for _ in range(2):
         collate_examples([tagged({"a": 1}, tag="t")] * 2)
     assert ["makes again: tag" in record.getMessage() for record in caplog.records] == [True]
+
+
+@dataclasses.dataclass
+class Elsewhere:
+    """Keeps its fields in a table, as a tensorclass does."""
+
+    x: torch.Tensor
+    y: object = None
+
+    def __setattr__(self, name, value):
+        self.__dict__.setdefault("_table", {})[name] = value
+
+    def __getattribute__(self, name):
+        if name.startswith("_"):
+            return object.__getattribute__(self, name)
+        return self._table[name]
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: torch.Tensor
+    y: object = None
+
+
+@dataclasses.dataclass
+class WithDefault:
+    x: torch.Tensor
+    y: object = None
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, Slotted, WithDefault])
+def test_a_dataclass_is_made_by_setting_its_fields_or_becomes_a_dict(kind):
+    batch = kind(torch.arange(4), ["a", "b", "c", "d"])
+    part = rows.slice_rows(batch, 1, 3)
+    is_made = kind is not Elsewhere
+    values = (part.x, part.y) if is_made else (part["x"], part["y"])
+    assert ((kind if is_made else dict), [1, 2], ["b", "c"]) == (
+        type(part), values[0].tolist(), values[1],
+    )  # fmt: skip

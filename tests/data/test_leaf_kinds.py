@@ -83,3 +83,16 @@ def test_a_module_that_another_thread_is_about_to_import(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset([1, 2, 3], global_batch_size=2)
     assert [[1, 2], [3]] == [step.tolist() for step in dataset]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "error", "cure"),
+    [
+        (1.5, ValueError, "repeat it for each row"),
+        ("text", TypeError, "Make a list of the strings"),
+        (object(), TypeError, "hand over the examples by collate_fn=list"),
+    ],
+)
+def test_what_has_no_rows_is_refused_with_what_to_do(leaf, error, cure):
+    with pytest.raises(error, match=cure):
+        leaf_kinds.kind_of(leaf)

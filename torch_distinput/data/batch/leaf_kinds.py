@@ -260,14 +260,21 @@ def kind_of(leaf: Any) -> LeafKind:
     for kind in KINDS:
         if isinstance(leaf, kind.leaf_type) and kind.has(leaf):
             return kind
-    cure = "If collate_fn makes a single value, repeat it for each row, shape (rows,)"
+    is_number = isinstance(leaf, (int, float, complex, np.generic))
     if type(leaf) in _TEXT:
         cure = "Make a list of the strings in a tuple, as default_collate gives them, in collate_fn"
+    elif is_number:
+        cure = "If collate_fn makes a single value, repeat it for each row, shape (rows,)"
+    else:
+        cure = (
+            "If it holds a whole batch, hand over the examples by collate_fn=list and join them in "
+            "the loop"
+        )
     msg = (
         f"{EXPECTED}; got {leaf!r} of type {type(leaf).__name__}. {cure}, or let examples be "
         "batched by global_batch_size."
     )
-    raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
+    raise (ValueError if is_number else TypeError)(msg)
 
 
 def zero_row_maker(leaf: Any) -> Callable[[], Any]:

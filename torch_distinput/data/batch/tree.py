@@ -15,6 +15,7 @@ import re
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from inspect import getattr_static
 from itertools import starmap
 from typing import Any, final
 
@@ -195,9 +196,18 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
     """The class that puts a container back together."""
     if isinstance(tree, defaultdict):
         return dict  # its factory is no part of a batch
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type) and _keeps_elsewhere(tree):
+        return dict  # it cannot be made by setting its fields
     if isinstance(tree, (list, torch.Size)) and parts_of is _example_parts:
         return tuple
     return type(tree)
+
+
+def _keeps_elsewhere(tree: Any) -> bool:
+    """Whether fields of a dataclass are no attributes of it, as those of a tensorclass."""
+    kind, own = type(tree), getattr(tree, "__dict__", {})
+    others = [field.name for field in dataclasses.fields(tree) if field.name not in own]
+    return not all(hasattr(getattr_static(kind, name, None), "__set__") for name in others)
 
 
 def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, tuple[type, ...]]:
