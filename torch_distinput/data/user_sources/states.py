@@ -32,6 +32,7 @@ import json
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,21 @@ def has_state(source: Any) -> bool:
     They are its own: what a wrapper hands on by ``__getattr__`` are those of what it wraps, which
     may be ahead of it, as where it shuffles in a buffer.
     """
-    return has_own(source, "state_dict") and (
-        has_own(source, "load_state_dict") or is_node(source)
-    )
+    if not has_own(source, "state_dict"):
+        return False
+    loads = has_own(source, "load_state_dict") or is_node(source)
+    return loads and _needs_no_arguments(source.state_dict)
+
+
+def _needs_no_arguments(method: Callable[..., Any]) -> bool:
+    """Some must be told how many examples were taken, as those of litdata: they do not know it."""
+    try:
+        signature(method).bind()
+    except TypeError:
+        return False
+    except ValueError:  # it says nothing of what it takes
+        return True
+    return True
 
 
 def is_prompt(source: Any) -> bool:
