@@ -181,6 +181,45 @@ def test_workers_that_left_an_epoch_at_different_steps_stop_at_one():
     assert first == second
 
 
+class Broken:
+    """The second half of 40 batches cannot be read by one of two workers."""
+
+    def __len__(self):
+        return 160
+
+    def __getitem__(self, index):
+        if index >= 80 and index % 4 > 1:
+            raise ArithmeticError
+        return index
+
+
+@pytest.mark.slow
+def test_an_error_that_all_have_caught_leaves_one_count():
+    """In a loop inside, of which they have had different numbers of steps."""
+
+    def work(strategy):
+        training = strategy.distribute_dataset(range(9000), global_batch_size=3)
+        evaluation = strategy.distribute_dataset(
+            Broken(), global_batch_size=4, options=options(timeout=LIMIT)
+        )
+        inner = None
+        for step, _ in enumerate(training):
+            strategy.reduce("sum", 1)
+            if step == 2:
+                with pytest.raises((tdi.SourceError, tdi.PeerFailedError)):
+                    for inner, _ in enumerate(evaluation):  # noqa: B007
+                        pass
+            if step == 5 and strategy.worker_index == 1:
+                strategy.request_stop()
+            if strategy.stop_requested:
+                return inner, step
+        return None
+
+    (first_inner, first), (second_inner, second) = simulate(work, num_workers=2)
+    assert first_inner != second_inner
+    assert first == second
+
+
 def test_who_has_left_after_the_end_of_data_has_left_nobody_alone():
     """Though another worker has delivered more steps before."""
     gone = threading.Event()

@@ -68,6 +68,8 @@ class CoordinatedStop:
         """Main thread, where all workers meet: count on from the same number as all of them.
 
         Iterators that were abandoned by threads which read ahead have delivered different numbers.
+        So has one that ended by an error, from whose beginning all count on: the error may be
+        caught on all of them, in a loop around it.
         """
         self.claimed = delivered
         self.delivered = delivered

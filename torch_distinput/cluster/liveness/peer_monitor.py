@@ -34,6 +34,7 @@ class PeerMonitor:
         self._heartbeat = heartbeat
         self._peers = heartbeat.peers
         self._stop = heartbeat.stop
+        self._before = heartbeat.stop.delivered  # the same on all workers, which have just met
         self._topic = topic
         self._timeout = timeout
         self._next_look = 0.0
@@ -62,6 +63,7 @@ class PeerMonitor:
         if is_well:
             self._peers.end_well(self._topic)
         else:
+            self._stop.catch_up(self._before)  # some had more steps of it than others
             self.tell(ending)
 
     def close(self) -> None:
