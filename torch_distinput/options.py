@@ -223,6 +223,16 @@ def check_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def check_function(name: str, value: object, parameter: str) -> None:
+    """Refuse what cannot be called, where it is given rather than where it would be called."""
+    if not callable(value):
+        msg = (
+            f"{name} must be a function of {parameter}, got {value!r:.80} of type "
+            f"{type(value).__name__}."
+        )
+        raise TypeError(msg)
+
+
 def check_count(name: str, value: object, *, minimum: int) -> int:
     """Return a whole number of at least ``minimum``, or say what came instead."""
     index = getattr(type(value), "__index__", None)

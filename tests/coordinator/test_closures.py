@@ -66,6 +66,8 @@ class TestSchedule:
     def test_a_single_argument_without_a_tuple_is_refused(self, coordinator) -> None:
         with pytest.raises(TypeError, match=r"args must be a list or tuple, got int"):
             coordinator.schedule(add, args=1)
+        with pytest.raises(TypeError, match=r"kwargs must be a dict .* got list"):
+            coordinator.schedule(add, kwargs=[1])
 
     def test_a_function_sees_the_strategy_of_its_worker(self, coordinator) -> None:
         shown, replicas = coordinator.schedule(describe_strategy).fetch()

@@ -77,6 +77,7 @@ def by_place(parameters):
 
 
 OPTIMIZERS = [
+    ("SGD", TypeError, "optimizer_fn must be a function of a list of parameters, got .SGD."),
     (lambda parameters: parameters, TypeError, "torch.optim.Optimizer, got list. Return for"),
     (of_others, ConfigurationError, "got a SGD of 1 parameters, 1 of which are others. Pass the"),
     (none_of_them, ConfigurationError, "got a SGD of 0 parameters, 0 of which are others. Pass"),

@@ -198,13 +198,19 @@ class TestRefused:
 
     def test_dataset_fn(self):
         """A function, which returns something that starts again."""
-        with pytest.raises(TypeError, match="must be a function"):
+        with pytest.raises(TypeError, match="must be a function of an InputContext"):
             one().distribute_datasets_from_function([1])
         with pytest.raises(TypeError, match="Return the function instead"):
             one().distribute_datasets_from_function(lambda c: iter([1]))
         dataset = one().distribute_datasets_from_function(lambda c: [torch.tensor(1)])
         with pytest.raises(tdi.SourceError, match=r"0-dim.*Batch the examples in dataset_fn"):
             list(dataset)
+
+    def test_what_is_no_function_is_refused_where_it_is_given(self):
+        with pytest.raises(TypeError, match="collate_fn must be a function of a list of examples"):
+            one().distribute_dataset(range(4), global_batch_size=2, collate_fn=5)
+        with pytest.raises(TypeError, match="value_fn must be a function of a ValueContext"):
+            one().distribute_values_from_function(5)
 
     @pytest.mark.parametrize("kind", [TypeError, ValueError])
     def test_a_source_of_batches_that_raises(self, kind):

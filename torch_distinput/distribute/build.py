@@ -40,6 +40,7 @@ from torch_distinput.options import (
     PartialBatch,
     Rebatch,
     check_count,
+    check_function,
 )
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.sharding import SHARES_STREAM, resolve_policy
@@ -121,9 +122,7 @@ def build_from_function(
     from torch_distinput.engine.batch_steps import play_datasets  # noqa: PLC0415 - as in _input
     from torch_distinput.engine.streamed_input import StreamedInput  # noqa: PLC0415
 
-    if not callable(dataset_fn):
-        msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r:.80}."
-        raise TypeError(msg)
+    check_function("dataset_fn", dataset_fn, "an InputContext")
     topology = session.topology
     splitter = Splitter(
         topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False

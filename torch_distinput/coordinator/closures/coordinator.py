@@ -95,7 +95,7 @@ class ClusterCoordinator:
             Exception: that of an earlier closure, which nobody has raised yet; this one is not
                 scheduled then.
         """
-        args, kwargs = tuple(_checked(args, (list, tuple), "args")), dict(kwargs or {})
+        args, kwargs = tuple(_check_args(args)), dict(_check_kwargs(kwargs))
         if not callable(fn):
             msg = (
                 f"schedule needs a function, got {type(fn).__name__}. Write schedule(fn, "
@@ -192,16 +192,28 @@ def _name_of(value: Any) -> str:
     return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
 
 
-def _checked(args: Any, kinds: tuple[type, ...], name: str) -> Any:
+def _check_args(args: Any) -> Any:
     if args is None:
         return ()
-    if not isinstance(args, kinds):
+    if not isinstance(args, (list, tuple)):
         msg = (
-            f"{name} must be a list or tuple, got {type(args).__name__}. One argument goes into "
-            f"{name}=(argument,)."
+            f"args must be a list or tuple, got {type(args).__name__}. One argument goes into "
+            "args=(argument,)."
         )
         raise TypeError(msg)
     return args
+
+
+def _check_kwargs(kwargs: Any) -> Any:
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        msg = (
+            f"kwargs must be a dict of arguments by name, got {type(kwargs).__name__}. Arguments "
+            "without a name go into args=(...)."
+        )
+        raise TypeError(msg)
+    return kwargs
 
 
 def _recipe_of(dataset: Any) -> tuple[Any, bool]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn, optim
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import check_function
 
 _log = logging.getLogger(__name__)
 OptimizerFn: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
@@ -33,9 +34,10 @@ def make_optimizer(
     """Call ``optimizer_fn``; return the optimizer, and the names in each of its groups.
 
     Raises:
-        TypeError: it returned no optimizer.
+        TypeError: it is no function, or returned no optimizer.
         ConfigurationError: an optimizer of something else, or one that needs a closure.
     """
+    check_function("optimizer_fn", optimizer_fn, "a list of parameters")
     optimizer = optimizer_fn(list(parameters.values()))
     if not isinstance(optimizer, optim.Optimizer):
         msg = (

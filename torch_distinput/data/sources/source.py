@@ -25,7 +25,7 @@ from torch_distinput.data.user_sources.sequences.token_budget import (
 )
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
-from torch_distinput.options import check_count, check_flag
+from torch_distinput.options import check_count, check_flag, check_function
 from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
@@ -58,6 +58,8 @@ class Request:
         if self.global_batch_size is not None and self.budget is None:
             size = check_count("global_batch_size", self.global_batch_size, minimum=1)
             object.__setattr__(self, "global_batch_size", size)
+        if self.collate_fn is not None:
+            check_function("collate_fn", self.collate_fn, "a list of examples")
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         num_workers = check_count("num_workers", self.num_workers, minimum=0)

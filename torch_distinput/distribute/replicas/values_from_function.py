@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.distribute.replicas.per_replica import regroup_values
 from torch_distinput.distribute.static_shapes import make_values_error
+from torch_distinput.options import check_function
 from torch_distinput.plan.assignment.topology import ValueContext
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def make_values(session: Session, value_fn: Callable[[ValueContext], Any]) -> Any:
     """Call the function for each local replica and group what it returns."""
+    check_function("value_fn", value_fn, "a ValueContext")
     if session.has_static_shapes:
         raise make_values_error()
     contexts = [
