@@ -26,6 +26,7 @@ from torch_distinput.data.storage import retries
 
 NUM_RECORDS = 60_000
 LINES = b"".join(b"%06d some text that takes some room\n" % n for n in range(NUM_RECORDS))
+GIVEN_UP = retries.StorageError(errno.EIO, "after 5 attempts")
 
 
 @pytest.fixture(params=[True, None], ids=["ranges", "no ranges"])
@@ -334,3 +335,15 @@ def test_a_seek_to_where_there_is_nothing():
 
 def fail(error):
     raise error
+
+
+@pytest.mark.parametrize(
+    ("cause", "times"), [(None, 0), (KeyError(), 0), (EOFError("cut"), 4), (GIVEN_UP, 0)]
+)
+def test_what_was_cut_off_is_read_again(cause, times):
+    """Zipfile says of it that it is no archive, as of what is none."""
+    asked, error = retries.Retries(), zipfile.BadZipFile("File is not a zip file")
+    error.__context__ = cause
+    with pytest.raises(OSError if times else zipfile.BadZipFile):
+        retries.attempt(lambda: fail(error), asked)
+    assert times == asked.count
