@@ -109,7 +109,12 @@ def find_old_states(source: Any, holders: Sequence[Any]) -> frozenset[str]:
     It need not be true if they are generators of the user's (:func:`is_prompt`), but may be of the
     epoch before. A state may hold it for a while: that of a process, of a snapshot, of one of
     several sources, or from before a batch that is taken apart.
+
+    Another library's loader holds no such parts. And a state that was just loaded changes in one of
+    litdata when it is asked for: it is at the epoch then that its dataset was told before.
     """
+    if loads_late(source) and not _is_stateful_loader(source):
+        return frozenset()
     with suppress(Exception):  # some have no state before their first example
         if not is_prompt(source):
             states = [holder.state_dict() for holder in holders]
@@ -152,10 +157,13 @@ def _shares_states(parts: Sequence[Any]) -> bool:
     return takes_apart and any(hasattr(part, "source_nodes") for part in parts)
 
 
+def _is_stateful_loader(source: Any) -> bool:
+    return any(kind.__name__ == "StatefulDataLoader" for kind in type(source).__mro__)
+
+
 def _loads_stream(source: Any) -> bool:
     """Whether it is a StatefulDataLoader over a stream."""
-    names = {kind.__name__ for kind in type(source).__mro__}
-    return "StatefulDataLoader" in names and isinstance(source.dataset, IterableDataset)
+    return _is_stateful_loader(source) and isinstance(source.dataset, IterableDataset)
 
 
 def _has_processes(source: Any) -> bool:
