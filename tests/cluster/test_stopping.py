@@ -220,6 +220,14 @@ def test_an_error_that_all_have_caught_leaves_one_count():
     assert first == second
 
 
+def test_a_request_is_not_forgotten_by_an_error():
+    strategy = tdi.OneDeviceStrategy("cpu")
+    with pytest.raises(tdi.SourceError):
+        for _ in strategy.distribute_dataset(Broken(), global_batch_size=4):
+            strategy.request_stop()
+    assert strategy.stop_requested
+
+
 def test_who_has_left_after_the_end_of_data_has_left_nobody_alone():
     """Though another worker has delivered more steps before."""
     gone = threading.Event()

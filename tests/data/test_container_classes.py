@@ -167,6 +167,13 @@ class WithDefault:
     y: object = None
 
 
+def test_a_field_that_was_never_set_is_that_of_the_class():
+    batch = object.__new__(WithDefault)
+    batch.x = torch.arange(4)
+    part = rows.slice_rows(batch, 1, 3)
+    assert (WithDefault, [1, 2], None) == (type(part), part.x.tolist(), part.y)
+
+
 @pytest.mark.parametrize("kind", [Elsewhere, Slotted, WithDefault])
 def test_a_dataclass_is_made_by_setting_its_fields_or_becomes_a_dict(kind):
     batch = kind(torch.arange(4), ["a", "b", "c", "d"])

@@ -63,7 +63,8 @@ class PeerMonitor:
         if is_well:
             self._peers.end_well(self._topic)
         else:
-            self._stop.catch_up(self._before)  # some had more steps of it than others
+            if self._peers.others:  # some had more steps of it than this one
+                self._stop.catch_up(self._before)
             self.tell(ending)
 
     def close(self) -> None:

@@ -196,7 +196,8 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
     """The class that puts a container back together."""
     if isinstance(tree, defaultdict):
         return dict  # its factory is no part of a batch
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type) and _keeps_elsewhere(tree):
+    is_other = isinstance(tree, (Mapping, tuple, list)) or not dataclasses.is_dataclass(tree)
+    if not is_other and _keeps_elsewhere(tree):
         return dict  # it cannot be made by setting its fields
     if isinstance(tree, (list, torch.Size)) and parts_of is _example_parts:
         return tuple
@@ -205,9 +206,15 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
 
 def _keeps_elsewhere(tree: Any) -> bool:
     """Whether fields of a dataclass are no attributes of it, as those of a tensorclass."""
-    kind, own = type(tree), getattr(tree, "__dict__", {})
+    own = getattr(tree, "__dict__", {})
     others = [field.name for field in dataclasses.fields(tree) if field.name not in own]
-    return not all(hasattr(getattr_static(kind, name, None), "__set__") for name in others)
+    return not all(_is_attribute(tree, name) for name in others)
+
+
+def _is_attribute(tree: Any, name: str) -> bool:
+    """Of a slot, a property that can be set, or a default of its class."""
+    kept = getattr_static(type(tree), name, None)
+    return hasattr(kept, "__set__") or kept is getattr(tree, name)
 
 
 def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, tuple[type, ...]]:
