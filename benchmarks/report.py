@@ -20,6 +20,7 @@ PANELS = {
     "us": "microseconds, beyond the floor where there is one",
     "ms": "milliseconds",
     "MB": "megabytes",
+    "ppm": "parts per million",
 }
 
 INTRODUCTION = """\
