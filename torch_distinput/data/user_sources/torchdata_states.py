@@ -110,8 +110,8 @@ def find_old_states(source: Any, holders: Sequence[Any]) -> frozenset[str]:
     epoch before. A state may hold it for a while: that of a process, of a snapshot, of one of
     several sources, or from before a batch that is taken apart.
 
-    Another library's loader holds no such parts. And a state that was just loaded changes in one of
-    litdata when it is asked for: it is at the epoch then that its dataset was told before.
+    Another library's loader holds no such parts, and is not asked: litdata's writes another epoch
+    into a state that was just loaded.
     """
     if loads_late(source) and not _is_stateful_loader(source):
         return frozenset()
