@@ -174,6 +174,24 @@ def test_a_field_that_was_never_set_is_that_of_the_class():
     assert (WithDefault, [1, 2], None) == (type(part), part.x.tolist(), part.y)
 
 
+@dataclasses.dataclass
+class Lazy:
+    """Makes a field when it is first asked for."""
+
+    x: torch.Tensor
+    doubled: torch.Tensor = dataclasses.field(init=False)
+
+    def __getattr__(self, name):
+        if name != "doubled":
+            raise AttributeError(name)
+        return self.x * 2
+
+
+def test_a_field_that_is_made_when_asked_for_leaves_the_class():
+    part = rows.slice_rows(Lazy(torch.arange(4)), 1, 3)
+    assert (Lazy, [1, 2], [2, 4]) == (type(part), part.x.tolist(), part.doubled.tolist())
+
+
 @pytest.mark.parametrize("kind", [Elsewhere, Slotted, WithDefault])
 def test_a_dataclass_is_made_by_setting_its_fields_or_becomes_a_dict(kind):
     batch = kind(torch.arange(4), ["a", "b", "c", "d"])

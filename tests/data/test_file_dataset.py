@@ -231,7 +231,7 @@ class TestMethods:
     )
     def test_refused_arguments(self, files, call):
         """Whole numbers in range, and functions."""
-        with pytest.raises((ValueError, TypeError), match="must be|expects a function of a record"):
+        with pytest.raises((ValueError, TypeError), match="must be"):
             getattr(files, call[0])(call[1])
 
 

@@ -2,11 +2,13 @@
 
 A loader like litdata's: it counts what its dataset has yielded, and tells it the epoch when it is
 iterated. A state that was loaded belongs to the dataset until then; asked for it meanwhile, the
-loader writes the epoch into it that the dataset was told before.
+loader writes the epoch into it that the dataset was told before. Such a dataset alone must be told
+how many examples were taken, so it has no state of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 
@@ -15,7 +17,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import torch_distinput as tdi
-from tests.distribute.stateful_sources import COUNT, order_of
+from tests.distribute.stateful_sources import COUNT, Shuffled, order_of
+from torch_distinput.data.user_sources.states import has_state
 
 
 class Streaming(IterableDataset):
@@ -81,3 +84,40 @@ def test_a_state_is_not_asked_for_before_it_is_used(epoch, num_steps):
     seen += resumed  # nothing behind the last step
     assert order_of(epoch + 1) == torch.cat(seen).tolist()
     assert order_of(epoch + 2) == torch.cat(list(resumed)).tolist()
+
+
+class Asking(Shuffled):
+    """Must be told how far it was read, as a StreamingDataset of litdata: it cannot tell."""
+
+    def state_dict(self, num_samples):
+        return {"position": num_samples, "epoch": 0}
+
+
+def test_a_source_that_must_be_told_its_place_is_read_again():
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(Asking(), global_batch_size=4)
+    first, *others = [batch.tolist() for batch in dataset]
+    assert order_of(0) == sum(others, first)
+    dataset = one.distribute_dataset(Asking(), global_batch_size=4)
+    next(iter(dataset))
+    again = one.distribute_dataset(Asking(), global_batch_size=4)
+    again.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
+    assert others == [batch.tolist() for batch in again]
+
+
+def at_five(method):
+    """Gives the number that it asks for."""
+
+    @functools.wraps(method)
+    def told(self):
+        return method(self, 5)
+
+    return told
+
+
+def test_a_decorator_may_give_what_a_state_asks_for():
+    class Decorated(Asking):
+        state_dict = at_five(Asking.state_dict)
+
+    assert not has_state(Asking())
+    assert has_state(Decorated())

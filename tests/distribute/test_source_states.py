@@ -314,22 +314,3 @@ def test_streams_that_end_at_once():
     assert [[], [], []] == [list(dataset) for _ in range(3)]
     dataset.load_state_dict(dataset.state_dict())
     assert [] == list(dataset)
-
-
-class Asking(Shuffled):
-    """Must be told how far it was read, as a StreamingDataset of litdata: it cannot tell."""
-
-    def state_dict(self, num_samples):
-        return {"position": num_samples, "epoch": 0}
-
-
-def test_a_source_that_must_be_told_its_place_is_read_again():
-    one = tdi.OneDeviceStrategy("cpu")
-    dataset = one.distribute_dataset(Asking(), global_batch_size=4)
-    first, *others = [batch.tolist() for batch in dataset]
-    assert order_of(0) == sum(others, first)
-    dataset = one.distribute_dataset(Asking(), global_batch_size=4)
-    next(iter(dataset))
-    again = one.distribute_dataset(Asking(), global_batch_size=4)
-    again.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
-    assert others == [batch.tolist() for batch in again]

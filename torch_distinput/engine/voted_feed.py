@@ -148,8 +148,8 @@ class VotedFeed:
                 f"after step {self._index} the data of {named_workers(ending.workers)} differs "
                 "from that of the others, or has ended before theirs. Shuffle by a seed that is "
                 "the same on all ranks, let nothing depend on the process, or deal out files "
-                "(FILE). A stream that takes the part of its rank itself, as one of litdata does, "
-                'needs InputOptions(auto_shard_policy="off").'
+                "(FILE). For a stream that divides itself by rank, as litdata's does, pass "
+                'InputOptions(auto_shard_policy="off").'
             )
             raise MismatchError(msg)
         if ending.error is not None:

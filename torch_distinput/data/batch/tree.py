@@ -196,8 +196,8 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
     """The class that puts a container back together."""
     if isinstance(tree, defaultdict):
         return dict  # its factory is no part of a batch
-    is_other = isinstance(tree, (Mapping, tuple, list)) or not dataclasses.is_dataclass(tree)
-    if not is_other and _keeps_elsewhere(tree):
+    has_fields = dataclasses.is_dataclass(tree) and not isinstance(tree, (Mapping, tuple, list))
+    if has_fields and _keeps_elsewhere(tree):
         return dict  # it cannot be made by setting its fields
     if isinstance(tree, (list, torch.Size)) and parts_of is _example_parts:
         return tuple
@@ -205,16 +205,12 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
 
 
 def _keeps_elsewhere(tree: Any) -> bool:
-    """Whether fields of a dataclass are no attributes of it, as those of a tensorclass."""
-    own = getattr(tree, "__dict__", {})
-    others = [field.name for field in dataclasses.fields(tree) if field.name not in own]
-    return not all(_is_attribute(tree, name) for name in others)
-
-
-def _is_attribute(tree: Any, name: str) -> bool:
-    """Of a slot, a property that can be set, or a default of its class."""
-    kept = getattr_static(type(tree), name, None)
-    return hasattr(kept, "__set__") or kept is getattr(tree, name)
+    """Whether no field of a dataclass is an attribute or slot of it, as of a tensorclass."""
+    kind, own = type(tree), getattr(tree, "__dict__", ())
+    names = [field.name for field in dataclasses.fields(tree)]
+    return bool(names) and not any(
+        name in own or hasattr(getattr_static(kind, name, None), "__set__") for name in names
+    )
 
 
 def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, tuple[type, ...]]:

@@ -22,7 +22,7 @@ from torch_distinput.data.storage.compression import content_name
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.options import check_count
+from torch_distinput.options import check_count, check_function
 
 _SUFFIXES = {
     ".csv": "csv",
@@ -121,7 +121,8 @@ class FileDataset:
         Raises:
             TypeError: if it is no function.
         """
-        return self._with(file_ops.Map(_check_function("map", fn)))
+        check_function("fn", fn, "a record")
+        return self._with(file_ops.Map(fn))
 
     def filter(self, fn: Callable[..., bool]) -> FileDataset:
         """Keep the records for which ``fn(record)`` is true.
@@ -137,7 +138,8 @@ class FileDataset:
         Raises:
             TypeError: if it is no function.
         """
-        return self._with(file_ops.Filter(_check_function("filter", fn)))
+        check_function("fn", fn, "a record")
+        return self._with(file_ops.Filter(fn))
 
     def shuffle(self, buffer_size: int) -> FileDataset:
         """Permute consecutive windows of ``buffer_size`` records, keyed by (seed, epoch, window).
@@ -254,14 +256,6 @@ def draw_numbers(dataset: FileDataset) -> bool:
     """Whether a function of the recipe takes ``rng``: its numbers follow from that of the file."""
     functions = (file_ops.Map, file_ops.Filter)
     return any(each.wants_rng for each in dataset.operations if isinstance(each, functions))
-
-
-def _check_function(name: str, fn: Any) -> Any:
-    """Refuse what cannot be called where it is written, not at the first record."""
-    if not callable(fn):
-        msg = f"{name} expects a function of a record, got {fn!r:.60}."
-        raise TypeError(msg)
-    return fn
 
 
 def _passes_differ(dataset: FileDataset) -> bool:

@@ -67,13 +67,16 @@ def has_state(source: Any) -> bool:
 
 
 def _needs_no_arguments(method: Callable[..., Any]) -> bool:
-    """Some must be told how many examples were taken, as those of litdata: they do not know it."""
+    """Some must be told how many examples were taken, as those of litdata: they do not know it.
+
+    Of a decorated one the outer signature counts: what is around it may give the arguments.
+    """
     try:
-        signature(method).bind()
+        signature(method, follow_wrapped=False).bind()
     except TypeError:
         return False
-    except ValueError:  # it says nothing of what it takes
-        return True
+    except ValueError:
+        pass  # it says nothing of what it takes
     return True
 
 
