@@ -83,6 +83,30 @@ def read_with_what_is_missing():
         yield row if "key" in LATE else LATE.anything
 
 
+class Proxy:
+    """Of what is not there yet, as of a request: it raises whatever it is asked for."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+    def __iter__(self):
+        raise RuntimeError
+
+
+class ProxyOfAList(list):
+    def __len__(self):
+        raise RuntimeError
+
+
+PROXIES = Proxy(), ProxyOfAList([1])
+PROXY, PROXY_OF_A_LIST = PROXIES
+
+
+def read_beside_proxies():
+    for row in GLOBAL:
+        yield row if row is not PROXY else (PROXY_OF_A_LIST, PROXIES)
+
+
 class Progress:
     """It is no data, and asks for more."""
 
@@ -123,6 +147,7 @@ class Module:
         with_a_default(Keyed()),
         with_a_named_default(Keyed()),
         read_with_what_is_missing,
+        read_beside_proxies,
         Module().rows,
         Owner().rows,
         partial(Module().rows),

@@ -130,6 +130,31 @@ class OnceInBatches(Once, Batches):
         raise NotImplementedError
 
 
+class Stages(Sampler):
+    """Its own iterator, which begins the next stage each time it is asked for one."""
+
+    def __init__(self, rows):
+        self.rows, self.stage = rows, -1
+
+    def __iter__(self):
+        self.stage, self.left = self.stage + 1, iter(self.rows)
+        return self
+
+    def __next__(self):
+        return next(self.left) + self.stage
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("sampler", range(3)), ("batch_sampler", [np.arange(2), np.array([2])])]
+)
+def test_a_sampler_that_is_its_own_iterator(kind, rows):
+    """It is asked once an epoch, as in a DataLoader."""
+    loader = DataLoader(torch.arange(6), **{kind: Stages(rows)})
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(loader)
+    for stage in range(3):
+        assert [stage, stage + 1, stage + 2] == torch.cat(list(dataset)).tolist()
+
+
 @pytest.mark.parametrize(
     "loader",
     [

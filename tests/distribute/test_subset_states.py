@@ -304,11 +304,25 @@ class Without(Subset):
         return [self[index] for index in indices]
 
 
+class Chosen(Without):
+    """Its indices are none, or no sequence."""
+
+    def __init__(self, indices=None):
+        self.indices = indices
+
+
+class Asked(Without):
+    @property
+    def indices(self):
+        raise NotImplementedError
+
+
 def test_subsets_of_other_kinds():
     indices = torch.arange(1, 9)[:, None]
     goes_on(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()))
     refused(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()[::-1]))
-    goes_on(Without(), Without())
+    for make in (Without, Chosen, Asked, lambda: Chosen({1, 2}), lambda: Chosen({"odd": [1]})):
+        goes_on(make(), make())
 
 
 def test_indices_that_cannot_be_sliced():

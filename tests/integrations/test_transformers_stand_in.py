@@ -9,7 +9,13 @@ import pytest
 import torch
 from transformers import Trainer
 
-from tests.integrations.trainers import Regression, examples, trainer_on
+from tests.integrations.trainers import (
+    DistributedTrainer,
+    Regression,
+    collate,
+    examples,
+    trainer_on,
+)
 from torch_distinput.integrations.transformers import DistributedInputMixin
 from torch_distinput.integrations.transformers.stand_in import StandIn
 from torch_distinput.testing import run_ranks
@@ -161,3 +167,32 @@ def test_a_model_with_more_rows_than_examples_is_refused(make, tmp_path):
     """Some of its rows would be left out."""
     predict = partial(predict_other_rows, folder=tmp_path, make=make)
     assert all(run_ranks(predict, 2, timeout=120))
+
+
+class TrainerOfTuples(DistributedTrainer):
+    """Its batches are no mappings, which only its own ``compute_loss`` understands."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        numbers, labels = inputs
+        output = model(numbers, labels)
+        return (output["loss"], output) if return_outputs else output["loss"]
+
+
+def train_on_tuples(strategy, folder):
+    arguments = {"source": examples(5), "num_train_epochs": 1, "remove_unused_columns": False}
+    arguments |= {"collator": lambda rows: tuple(collate(rows).values())}
+    arguments |= {"per_device_train_batch_size": 4 // strategy.num_workers}
+    with trainer_on(strategy, folder, trainer_class=TrainerOfTuples, **arguments) as trainer:
+        trainer.train()
+        return trainer.model.linear.weight.detach()
+
+
+def test_batches_that_are_tuples(tmp_path):
+    """Of the rank, and of the one that stands in for a batch of no rows."""
+    one, *two = (
+        weight
+        for num_ranks in (1, 2)
+        for weight in run_ranks(partial(train_on_tuples, folder=tmp_path), num_ranks, timeout=120)
+    )
+    for weight in two:
+        torch.testing.assert_close(weight, one)

@@ -113,13 +113,15 @@ def split_optimizer(
         )
         raise ConfigurationError(msg)
     for own, group in zip(recipe.settings, state["param_groups"], strict=True):
-        # Those of others may be a scheduler's; and older releases of torch had no such flag.
-        found = list_settings(group)
-        other_flag = (own ^ found) & {_DECOUPLED} & group.keys()
-        if odd := sorted((own - found - {_DECOUPLED}) | other_flag):
+        # More may be a scheduler's, a value of another kind JSON's. Older torch had no such flag.
+        odd = set(own - group.keys() - {_DECOUPLED})
+        is_decoupled = _DECOUPLED in own
+        if bool(group.get(_DECOUPLED, is_decoupled)) != is_decoupled:
+            odd.add(_DECOUPLED)
+        if odd:
             msg = (
                 f"Expected the state of an optimizer with the settings {sorted(own)}, got one that "
-                f"differs in {odd}. Load it with the optimizer_fn that it was saved with."
+                f"differs in {sorted(odd)}. Load it with the optimizer_fn that it was saved with."
             )
             raise ConfigurationError(msg)
     # A state that torch has saved numbers the parameters as they come, and need not do so.

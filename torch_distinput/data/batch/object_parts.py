@@ -77,7 +77,9 @@ def has_method(value: Any, name: str) -> bool:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """What an object keeps, in its ``__dict__`` and in ``__slots__``; no property is asked."""
-    kept = getattr(value, "__dict__", None)
+    kept = None
+    with suppress(Exception):  # it has none, or is a proxy for what is not there yet
+        kept = value.__dict__
     found = dict(kept) if isinstance(kept, dict) else {}
     for name, member in _slots_of(type(value)):  # type: ignore[arg-type] # a class has a hash
         with suppress(AttributeError):  # not set

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -183,8 +183,15 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_subset(dataset: object) -> TypeGuard[Subset[Any]]:
-    """Whether it has indices: a derived class may do without."""
-    return isinstance(dataset, Subset) and hasattr(dataset, "indices")
+    """Whether it has a sequence of indices: a derived class may do without, or keep others."""
+    if not isinstance(dataset, Subset):
+        return False
+    try:
+        indices: Any = dataset.indices
+    except Exception:  # noqa: BLE001 - a property of the user's, which nothing else may ask
+        return False
+    has_order = hasattr(indices, "__getitem__") and not isinstance(indices, Mapping)
+    return has_order and hasattr(indices, "__len__")
 
 
 def _is_beginning(subset: Subset[Any]) -> bool:

@@ -25,6 +25,7 @@ _MOST_PARTS = 256
 """Of a source, so many are looked at."""
 
 _CODE = (FunctionType, MethodType, partial)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple)
 _PLAIN = {int, float, bool, str, bytes, type(None)}
 RECIPES = (Mixture, DocumentPacking, Buckets)
 """Of ours: what they hold is looked for inside."""
@@ -71,11 +72,11 @@ def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its
     own.
     """
-    is_code = isinstance(part, _CODE)
-    owner = part.__self__ if isinstance(part, MethodType) else None
+    is_code = _is_a(part, *_CODE)
+    owner = part.__self__ if _is_a(part, MethodType) else None
     for value in _values_in(part):
         for held in _items_of(value):
-            if type(held) in _PLAIN or isinstance(held, (Distributed, type, ModuleType)):
+            if type(held) in _PLAIN or _is_a(held, Distributed, type, ModuleType):
                 continue
             # What code names may have anything to do with epochs: a display of progress, say.
             counts = _is_data(held) or not is_code or held is owner
@@ -84,24 +85,32 @@ def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
 
 
 def _values_in(part: Any) -> list[Any]:
-    if isinstance(part, partial):
+    if _is_a(part, partial):
         return [part.func, *part.args, *part.keywords.values()]
-    if isinstance(part, FunctionType):
+    if _is_a(part, FunctionType):
         known = part.__globals__
         named = [known[name] for name in sorted(find_globals(part.__code__)) if name in known]
         # A function of another module is a library's, and leads far away.
         own = [
             value
             for value in named
-            if not (isinstance(value, FunctionType) and value.__globals__ is not known)
+            if not (_is_a(value, FunctionType) and value.__globals__ is not known)
         ]
         defaults = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()]
         return [*read_closure(part), *defaults, *own]
-    if isinstance(part, MethodType):
+    if _is_a(part, MethodType):
         owner = part.__self__
         return [owner, part.__func__, *attributes_of(owner).values()]
     # Of their classes: what a program names may well raise when it is asked for an attribute.
     return list(attributes_of(part).values()) if _is_data(part) else []
+
+
+def _is_a(value: Any, *kinds: type) -> bool:
+    """By its own class: ``isinstance`` asks a proxy for another one.
+
+    That may raise, as of settings that nobody has read yet, or of a request outside of any.
+    """
+    return issubclass(type(value), kinds)
 
 
 def _is_data(part: Any) -> bool:
@@ -110,9 +119,10 @@ def _is_data(part: Any) -> bool:
 
 def _items_of(value: Any) -> Iterable[Any]:
     """The few values of a list, tuple or dict; or the value itself."""
-    if not isinstance(value, (dict, list, tuple)) or len(value) >= _MOST_PARTS:
+    kind = next((kind for kind in _CONTAINERS if _is_a(value, kind)), None)
+    if kind is None or kind.__len__(value) >= _MOST_PARTS:
         return [value]
-    items = list(dict.values(value)) if isinstance(value, dict) else value
+    items = list(dict.values(value) if kind is dict else kind.__iter__(value))
     return () if _PLAIN.issuperset(map(type, items)) else items
 
 

@@ -40,15 +40,30 @@ def sample_batches(
         seed_generators(key)
         tell_epoch(sampler, key[1])
         drawn = iter(sampler)
+        items = _take_all(drawn)
         if batch_size is None:
-            sampled = _bound(map(_indices, drawn), length_of(sampler), len)
+            sampled = _bound(map(_indices, items), length_of(sampler), len)
             batches = tuple(batch for batch in sampled if len(batch))  # no step is empty
             _check_number(sampler, drawn, len(batches))
             return GivenBatches(batches)
-        indices = list(_bound(drawn, length_of(sampler), _one))
+        indices = list(_bound(items, length_of(sampler), _one))
         _check_number(sampler, drawn, len(indices))
         order = GivenOrder(_indices(indices))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
+
+
+def _take_all(drawn: Iterator[T]) -> Iterator[T]:
+    """Yield what an iterator yields, as a DataLoader takes it: by ``next()`` alone.
+
+    A ``for`` would ask it for an iterator again. A sampler that is its own iterator begins the next
+    epoch then.
+    """
+    while True:
+        try:
+            item = next(drawn)
+        except StopIteration:
+            return
+        yield item
 
 
 def _bound(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> Iterator[T]:

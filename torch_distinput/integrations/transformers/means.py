@@ -151,15 +151,15 @@ def _count(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _choose_cut(
-    batch: Mapping[str, Any], counts: list[torch.Tensor], num_rows: int
+    batch: Any, counts: list[torch.Tensor], num_rows: int
 ) -> tuple[int, torch.Tensor]:
     """Where the shares of the first part differ most, and which these are; 0 if they do nowhere."""
     nowhere = 0, torch.zeros(_NUM_WAYS)
+    if len(counts) < _NUM_WAYS or num_rows < 2:  # no labels: the batch may be no mapping, either
+        return nowhere
     values = [value for value in batch.values() if not isinstance(value, _SETTINGS)]
     has_rows = all(isinstance(one, torch.Tensor) and one.ndim for one in values)
-    if len(counts) < _NUM_WAYS or num_rows < 2 or not has_rows:
-        return nowhere
-    if any(len(one) != num_rows for one in (*counts, *values)):
+    if not has_rows or any(len(one) != num_rows for one in (*counts, *values)):
         return nowhere
     before = torch.stack([(count.cumsum(0)[:-1] / count.sum()).cpu() for count in counts])
     spread = before.amax(0) - before.amin(0)
