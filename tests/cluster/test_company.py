@@ -215,6 +215,27 @@ def test_who_stays_in_a_step_that_others_do_not_come_to_is_told_why(
         assert "leave a loop at the same step" in words
 
 
+def test_a_worker_says_that_its_loop_waits_for_its_own_data(monkeypatch, caplog):
+    """Once an iteration: of others, who wait in a collective, none can tell."""
+    now = [100.0]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    board = Notes()
+    heart = Heartbeat(board)
+    monitor = PeerMonitor(heart, "iteration 0", 0, timeout=600.0)
+    monitor.enter(0)
+    monitor.reading(0)
+    monitor.leave(0)  # a thread may read the next step meanwhile
+    monitor.reading(1)
+    for now[0] in (140.0, 200.0):
+        heart._beat(board)
+        assert not caplog.messages
+    monitor.enter(1)
+    for now[0] in (201.0, 300.0):
+        heart._beat(board)
+        (words,) = caplog.messages
+        assert "worker 0 has been reading step 1 of iteration 0 for 101 s" in words
+
+
 def test_who_has_left_its_loop_itself_is_not_told(monkeypatch, caplog):
     now = [100.0]
     monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])

@@ -63,6 +63,20 @@ class Scaled(dict):
         super().__init__({key: value / 2 for key, value in values.items()})
 
 
+class ScaledInside(dict):
+    """The same of those in a dict or list inside of it, which it makes anew."""
+
+    def __init__(self, values):
+        super().__init__(
+            {
+                key: [part / 2 for part in value]
+                if isinstance(value, list)
+                else {name: part / 2 for name, part in value.items()}
+                for key, value in values.items()
+            }
+        )
+
+
 class ScaledPair(tuple):
     __slots__ = ()
 
@@ -75,13 +89,18 @@ class ScaledPair(tuple):
     [
         (Scaled({"a": 2.0}), {"a": [1, 1]}),
         (ScaledPair([2.0, 4.0]), ([1, 1], [2, 2])),
+        (ScaledInside({"a": {"b": 2.0}}), {"a": {"b": [1, 1]}}),
+        (ScaledInside({"a": [2.0, 4.0]}), {"a": ([1, 1], [2, 2])}),
         (Tagged({"a": 1, "b": 2}, tag="t"), {"a": [1, 1], "b": [2, 2]}),
         (Pair(1, 2), ([1, 1], [2, 2])),
         (forgetful(a=1), {"a": [1, 1]}),
         (torch.Size([3, 4]), ([3, 3], [4, 4])),
         ({"x": Tagged({"a": torch.Size([3])}, tag="t")}, {"x": {"a": ([3, 3],)}}),
     ],
-    ids=["scaled", "scaled tuple", "mapping", "tuple", "other arguments", "shape", "nested"],
+    ids=[
+        *("scaled", "scaled tuple", "scaled inside", "scaled list inside", "mapping"),
+        *("tuple", "other arguments", "shape", "nested"),
+    ],
 )
 def test_containers_that_their_values_do_not_make_become_plain(example, plain):
     """As in default_collate; also from batch to batch."""
@@ -103,16 +122,22 @@ def test_a_class_that_became_plain_is_said_once(caplog):
 
 
 class Copying(dict):
-    """It makes lists of its own, as classes do whose keys are attributes, too."""
+    """It makes lists and dicts of its own, as classes do whose keys are attributes, too."""
 
     def __init__(self, values):
-        super().__init__({key: [*value] for key, value in values.items()})
+        made = {
+            key: Copying(value) if isinstance(value, dict) else [*value]
+            for key, value in values.items()
+        }
+        super().__init__(made)
         self.__dict__ = self
 
 
 def test_a_class_that_copies_lists_stays(caplog):
-    batch = rows.slice_rows(Copying({"a": ["x", "y"], 1: ["z", "z"]}), 1, 2)
-    assert (Copying, {"a": ["y"], 1: ["z"]}) == (type(batch), dict(batch))
+    given = Copying({"a": ["x", "y"], 1: ["z", "z"], "inside": {"b": ["u", "v"]}})
+    batch = rows.slice_rows(given, 1, 2)
+    assert {Copying} == {type(batch), type(batch["inside"])}
+    assert {"a": ["y"], 1: ["z"], "inside": {"b": ["v"]}} == dict(batch)
     assert not caplog.records
 
 

@@ -139,6 +139,12 @@ class Module:
         yield from self.stream
 
 
+class Called(Module):
+    """It is called as a function."""
+
+    __call__ = Module.rows
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -149,6 +155,7 @@ class Module:
         read_with_what_is_missing,
         read_beside_proxies,
         Module().rows,
+        Called(),
         Owner().rows,
         partial(Module().rows),
         closing_over(Keyed()),

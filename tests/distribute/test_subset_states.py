@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from functools import partial
 
 import pytest
 import torch
@@ -317,11 +318,18 @@ class Asked(Without):
         raise NotImplementedError
 
 
+class Late(ConcatDataset):
+    """It opens its parts when it is asked."""
+
+    datasets = None  # type: ignore[assignment]
+    __init__, __len__, __getitem__ = Without.__init__, Without.__len__, Without.__getitem__
+
+
 def test_subsets_of_other_kinds():
     indices = torch.arange(1, 9)[:, None]
     goes_on(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()))
     refused(Subset(Rows(9), indices.numpy()), Subset(Rows(9), indices.numpy()[::-1]))
-    for make in (Without, Chosen, Asked, lambda: Chosen({1, 2}), lambda: Chosen({"odd": [1]})):
+    for make in (Late, Without, Chosen, Asked, partial(Chosen, {1}), partial(Chosen, {"odd": [1]})):
         goes_on(make(), make())
 
 

@@ -87,6 +87,16 @@ def far():
         yield {**text, "labels": -100.0 if len(text["input_ids"]) % 2 else 1.0}
 
 
+def alike_at_first():
+    """The first update has four labels of each text; over later ones it would be another mean."""
+    for number in range(12):
+        start, count = (number % 2, 4) if number < 6 else (0, 1 + number % 4 * 2)
+        ids = [(3 * number + place) % 11 for place in range(8)]
+        counted = range(start, start + count)
+        labels = [label if place in counted else -100 for place, label in enumerate(ids)]
+        yield {"input_ids": ids, "labels": labels}
+
+
 class Tagger(torch.nn.Module):
     """A label for each token; the loss is a mean of some kind of those that count."""
 
@@ -177,6 +187,19 @@ def test_the_loss_is_that_of_one_process(kind, tmp_path):
         # That over tokens is one over those of each batch, which are others.
         if make_gpt2 not in MODELS[kind] and "labels" not in kind:
             assert evaluated == pytest.approx(found[2], abs=2e-6, rel=1e-6)
+
+
+def train_alike(strategy, folder, size):
+    MODELS["alike"] = (partial(Tagger, "examples"), alike_at_first)
+    return train(strategy, folder, "alike", size, accumulation=1, count=12)
+
+
+def test_what_a_mean_is_over_is_found_out_batch_by_batch(tmp_path):
+    """The first one rules out a way, and the second one another."""
+    job = partial(train_alike, folder=tmp_path)
+    [(weights, *_)] = run_ranks(partial(job, size=6), 1, timeout=120)
+    for found, *_ in run_ranks(partial(job, size=3), 2, timeout=120):
+        assert weights == pytest.approx(found, abs=2e-6)
 
 
 def train_and_listen(strategy, folder, kind):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import Trainer
+from transformers import BatchEncoding, Trainer
 
 from tests.integrations.trainers import (
     DistributedTrainer,
@@ -169,30 +169,42 @@ def test_a_model_with_more_rows_than_examples_is_refused(make, tmp_path):
     assert all(run_ranks(predict, 2, timeout=120))
 
 
-class TrainerOfTuples(DistributedTrainer):
-    """Its batches are no mappings, which only its own ``compute_loss`` understands."""
+class OwnTrainer(DistributedTrainer):
+    """Its batches are tuples or have attributes, which its own ``compute_loss`` understands."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        numbers, labels = inputs
+        is_tuple = isinstance(inputs, tuple)
+        numbers, labels = inputs if is_tuple else (inputs.numbers, inputs.labels)
         output = model(numbers, labels)
         return (output["loss"], output) if return_outputs else output["loss"]
 
 
-def train_on_tuples(strategy, folder):
+class Flexible(Regression):
+    """Trainer asks it whether it divides its loss."""
+
+    def forward(self, numbers, labels=None, **kwargs):
+        return super().forward(numbers, labels)
+
+
+def train_on_own_batches(strategy, folder, make_batch):
     arguments = {"source": examples(5), "num_train_epochs": 1, "remove_unused_columns": False}
-    arguments |= {"collator": lambda rows: tuple(collate(rows).values())}
+    arguments |= {"collator": lambda rows: make_batch(collate(rows)), "model": Flexible()}
     arguments |= {"per_device_train_batch_size": 4 // strategy.num_workers}
-    with trainer_on(strategy, folder, trainer_class=TrainerOfTuples, **arguments) as trainer:
+    with trainer_on(strategy, folder, trainer_class=OwnTrainer, **arguments) as trainer:
         trainer.train()
         return trainer.model.linear.weight.detach()
 
 
-def test_batches_that_are_tuples(tmp_path):
+def make_tuple(batch):
+    return tuple(batch.values())
+
+
+@pytest.mark.parametrize("make_batch", [make_tuple, BatchEncoding])
+def test_batches_of_the_users(make_batch, tmp_path):
     """Of the rank, and of the one that stands in for a batch of no rows."""
+    job = partial(train_on_own_batches, folder=tmp_path, make_batch=make_batch)
     one, *two = (
-        weight
-        for num_ranks in (1, 2)
-        for weight in run_ranks(partial(train_on_tuples, folder=tmp_path), num_ranks, timeout=120)
+        weight for num_ranks in (1, 2) for weight in run_ranks(job, num_ranks, timeout=120)
     )
     for weight in two:
         torch.testing.assert_close(weight, one)

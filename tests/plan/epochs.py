@@ -237,7 +237,7 @@ def _play_known(setting, cluster, before, plans):
         )
         yield Played(rows, position)
     if not before.steps_done:
-        assert {len(own) for own in steps} == {schedules[0].num_steps}
+        assert {len(own) for own in steps} == {schedules[0].num_left}
 
 
 def _play_voted(setting, cluster, before, plans, pace):

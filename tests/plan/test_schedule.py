@@ -55,7 +55,7 @@ def test_streams_of_their_own(rebatch, drop_last, replicas):
         for size in range(1, 5):
             workers = plans(lengths, size, replicas, rebatch, shared=False, drop_last=drop_last)
             pieces = [list(worker.iterate_steps()) for worker in workers]
-            assert {len(own) for own in pieces} == {workers[0].num_steps}
+            assert {len(own) for own in pieces} == {workers[0].num_left}
             check_what_is_left(workers[0])
             for own, length in zip(pieces, lengths, strict=True):
                 kept = length - length % size if drop_last else length
@@ -72,7 +72,7 @@ def test_a_shared_stream(rebatch, drop_last):
     for length, size in itertools.product(range(14), range(1, 6)):
         workers = plans((length,), size, 2, rebatch, shared=True, drop_last=drop_last)
         steps = list(zip(*(worker.iterate_steps() for worker in workers), strict=True))
-        assert len(steps) == workers[0].num_steps == length // size + (
+        assert len(steps) == workers[0].num_left == length // size + (
             bool(length % size) and not drop_last
         )
         check_what_is_left(workers[0])

@@ -94,11 +94,6 @@ def _check_replicate_input(replicate_input: str, device_mesh: DeviceMesh | None)
     return replicate_input == "broadcast"
 
 
-def join_group(group: dist.ProcessGroup) -> Communicator:
-    """The ranks of a group; called by all of them."""
-    return ProcessGroupCommunicator(group)
-
-
 def check_alone(
     communicator: Communicator, policy: AutoShardPolicy | str = AutoShardPolicy.OFF
 ) -> None:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
-from torch_distinput.cluster.liveness.store_board import store_lost
+from torch_distinput.cluster.liveness.store_board import make_silent_store_error, store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Gone, check_company, named_workers
@@ -54,7 +53,7 @@ class StoreExchange:
         try:
             while not self._done.wait(_LOOK_SECONDS):
                 if wait_limit.is_over:
-                    self._raise_silent()
+                    raise make_silent_store_error(self._timeout, f" at {self._topic!r}")
         finally:
             self._abandon()
         if self._error is not None:
@@ -63,14 +62,6 @@ class StoreExchange:
             msg = f"Expected all workers at {self._topic!r}, but this process is about to end."
             raise PeerFailedError(msg)
         return self._text
-
-    def _raise_silent(self) -> NoReturn:
-        msg = (
-            f"Expected an answer from the store of the process group within {self._timeout:g} s at "
-            f"{self._topic!r}, got none: the process that hosts it (torchrun's agent, or rank 0) "
-            "is stopped or cannot be reached. Restart the job."
-        )
-        raise PeerTimeoutError(msg)
 
     def _abandon(self) -> None:
         self._is_abandoned = True

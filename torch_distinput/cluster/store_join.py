@@ -37,7 +37,7 @@ class StoreJoin:
         self._store = store
         self._topic = topic
         self._rank = rank
-        self._size = size
+        self.size = size
         self._merge = merge
         self._joined = f"{topic}/joined"
         self._result: str | None = None
@@ -46,16 +46,11 @@ class StoreJoin:
         self.is_over = False
         """Whether this worker has the one text, or waits for it no more."""
 
-    @property
-    def size(self) -> int:
-        """How many workers will come."""
-        return self._size
-
     def show(self, text: str) -> None:
         """Show this worker's text; the last one to come joins them."""
         come = f"{self._topic}/come"
         self._store.set(self._key(self._rank), text)
-        if self._store.add(come, 1) == self._size:
+        if self._store.add(come, 1) == self.size:
             self.written.append(come)
             self._join()
 
@@ -85,7 +80,7 @@ class StoreJoin:
 
         By halves: where few are missing, that is a few questions for each of them.
         """
-        asked = range(self._size) if workers is None else workers
+        asked = range(self.size) if workers is None else workers
         if not asked or self._store.check([self._key(worker) for worker in asked]):
             return []
         if len(asked) == 1:
@@ -99,12 +94,12 @@ class StoreJoin:
         Others may come to the same conclusion at the same time, and one of them is enough.
         """
         turns = f"{self._topic}/turns"
-        if (self._store.add(turns, 1) - 1) % self._size == 0:
+        if (self._store.add(turns, 1) - 1) % self.size == 0:
             self.written.append(turns)
             self._join()
 
     def _join(self) -> None:
-        keys = [self._key(worker) for worker in range(self._size)]
+        keys = [self._key(worker) for worker in range(self.size)]
         self._result = self._merge(texts_of(self._store, keys))
         self._store.set(self._joined, self._result)
         self.written.append(self._joined)

@@ -123,7 +123,7 @@ class StoreMeeting:
             self._connections = connect(make, size=self.size, gone=gone)
         return self._connections.open_channel(number)
 
-    def open_broadcast(self, *, timeout: float, gone: Gone = nobody) -> BroadcastChannel:
+    def open_broadcast(self, *, timeout: float, gone: Gone) -> BroadcastChannel:
         """Connect the same ranks over gloo for broadcasts."""
         store = PrefixStore(f"channel {self._meet_for_channel(timeout, gone)}", self._store)
         return BroadcastChannel(store, self.rank, self.size, timeout=timeout)

@@ -62,7 +62,7 @@ def build_dataset(
     *,
     seed: int,
     options: InputOptions,
-    cost: Length | PaddedCost | None = None,
+    cost: Length | PaddedCost | None,
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     _refuse_per_replica(options)

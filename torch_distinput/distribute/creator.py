@@ -40,7 +40,7 @@ class DatasetCreator:
             raise TypeError(msg)
 
 
-def refuse_settings(request: Request, *, seed: int, balance: object = None) -> None:
+def refuse_settings(request: Request, *, seed: int, balance: object) -> None:
     """Refuse settings that say how a source is cut: a DatasetCreator's function has cut it.
 
     Raises:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from torch_distinput.communicator import Communicator
-from torch_distinput.data.batch.leaf_kinds import kind_of
 from torch_distinput.packed_strings import PackedStrings
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -148,8 +147,3 @@ def _check_complete(found: torch.Tensor) -> None:
             "Gather each example exactly once, without filtering."
         )
         raise ValueError(msg)
-
-
-def sort_rows(leaf: Any, order: torch.Tensor) -> Any:
-    """The rows of a tensor, list or packed strings in an order, which may be on another device."""
-    return kind_of(leaf).take(leaf, order)

@@ -259,7 +259,7 @@ class EpochRun:
     compare: Compare | None
     warnings: EpochWarnings
     cp_dim: str | None
-    log: StepLog | None = None
+    log: StepLog | None
 
     def end(self) -> None:
         """After the last step: meet the others, who may have failed, and compare if asked for.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from torch_distinput.data.batch.leaf_kinds import kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
 from torch_distinput.distribute.gathering import (
@@ -22,7 +23,6 @@ from torch_distinput.distribute.gathering import (
     find_order,
     join_rows,
     read_indices,
-    sort_rows,
 )
 from torch_distinput.distribute.replicas.worker_part import WorkerPart
 from torch_distinput.errors import MismatchError, PeerFailedError
@@ -93,7 +93,7 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
         part.deliver(join_rows(part.value, 0, session.communicator)) for part in parts
     )
     order = find_order(indices)
-    return unflatten(structure, [sort_rows(leaf, order) for leaf in leaves])
+    return unflatten(structure, [kind_of(leaf).take(leaf, order) for leaf in leaves])
 
 
 def _leaf_parts(

@@ -16,8 +16,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.membership import Membership, join_group
+from torch_distinput.cluster.membership import Membership
 from torch_distinput.cluster.mesh import find_context_dim
+from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.communicator import Alone
 from torch_distinput.distribute.steps.ended_loops import EndedLoops
@@ -152,7 +153,7 @@ class Session:
     def join_slices(self, cp_dim: str) -> Communicator:
         """The way to the ranks that have the other slices of this one's sequences."""
         if cp_dim not in self._along:
-            self._along[cp_dim] = join_group(self._groups[cp_dim])
+            self._along[cp_dim] = ProcessGroupCommunicator(self._groups[cp_dim])
         return self._along[cp_dim]
 
     @property

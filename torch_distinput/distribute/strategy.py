@@ -333,8 +333,8 @@ class Strategy(ABC):
 
         Ask after each step: ``if strategy.stop_requested: break``. It changes only when a step is
         delivered, some steps after the request, and stays True; if an epoch ends before, it changes
-        in the next one. A loop that asks for no more steps does not see it. After an error in an
-        epoch, all ranks count from its beginning again: it may be False for that many more steps.
+        in the next one. A loop that asks for no more steps does not see it. After an error it is
+        False until the next step.
         """
         return self._session.heartbeat.stop.is_due
 

@@ -31,7 +31,6 @@ from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.position import ALL, Position, make_cluster_error, make_layout
 from torch_distinput.plan.progress.route import Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
-from torch_distinput.plan.progress.state import Recipe
 
 
 class _BatchSteps(Steps):
@@ -47,10 +46,6 @@ class _BatchSteps(Steps):
     def tally(self) -> StepTally:
         """Nothing is counted."""
         return NOTHING_COUNTED
-
-    def recipe(self) -> Recipe:
-        """No more than what all workers compare."""
-        return self.facts()
 
     def share(self) -> None:
         """Nothing is found out beforehand."""

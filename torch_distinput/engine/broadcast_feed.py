@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import torch
 
@@ -56,7 +56,7 @@ class _Line:
             self._broadcast.post(self._iteration, kind, content)
         except ChannelBrokenError as error:
             if self.is_open:  # else it was closed meanwhile, and nobody wants this message
-                self._raise_broken(error)
+                self._monitor.call_roll(error)
 
     def settle(self, index: int) -> bool:
         """Wait until the partners have taken what was posted; False if this end was closed."""
@@ -122,11 +122,8 @@ class _Line:
                 if wait_limit.is_over:
                     self._monitor.give_up(expected, index, _CURE)
         except ChannelBrokenError as error:
-            self._raise_broken(error)
+            self._monitor.call_roll(error)
         return True
-
-    def _raise_broken(self, error: ChannelBrokenError) -> NoReturn:
-        self._monitor.call_roll(error)
 
 
 @final

@@ -107,9 +107,12 @@ class EpochBatches:
         length, size = length_of(sampler), self._source.request.size
         if isinstance(size, BatchBudget):
             return None  # it depends on the order that will be sampled
-        if length is None or size is not None:
-            return length and _count_steps(self._uniform(epoch, length), position, splitter)
-        return length if splitter.shared else None  # else it depends on the sizes of its batches
+        if size is None:
+            return length if splitter.shared else None  # it depends on the sizes of its batches
+        if not length:
+            return length
+        order = self._source.make_order(self._seed, epoch, length)
+        return _count_steps(self._cut(order, size, epoch), position, splitter)
 
     def first_index(self) -> int:
         """An example that there is: a sampler may leave out example 0."""
@@ -125,13 +128,6 @@ class EpochBatches:
     def describe_lengths(self) -> dict[str, object]:
         """The lengths that batches are filled by, if they are: all workers need the same."""
         return {} if self._lengths is None else {LENGTHS: self._lengths.digest()}
-
-    def _uniform(self, epoch: int, num_examples: int) -> UniformBatches:
-        """As many examples, in batches of the size that was asked for."""
-        size, drop_last = self._source.request.size, self._source.request.drop_last
-        assert isinstance(size, int), "asked for by the caller"
-        order = self._source.make_order(self._seed, epoch, num_examples)
-        return UniformBatches(order=order, global_batch_size=size, drop_last=drop_last)
 
     def _cut(self, order: ExampleOrder, size: Size, epoch: int) -> GlobalBatches:
         drop_last = self._source.request.drop_last

@@ -46,7 +46,6 @@ from torch_distinput.plan.progress.position import (
 )
 from torch_distinput.plan.progress.route import ReadPlan, Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
-from torch_distinput.plan.progress.state import Recipe
 
 
 def find_examples(
@@ -103,12 +102,8 @@ class ExampleSteps(Steps):
         collate = self.source.step_padding
         return None if collate is None else StepPadding(collate=collate)
 
-    def recipe(self) -> Recipe:
-        """The files or shards that were found, and what is done with them."""
-        return self.facts()
-
     def facts(self) -> dict[str, object]:
-        """The same: who did something else with them would deliver other examples."""
+        """The files or shards that were found, and what is done with them."""
         files = f"{self.found.num_shards or 'some'} (names and sizes: {self.found.digest})"
         settings = describe_settings(self.source.made_of, self.route)
         return {**self._stream.recipe, "files": files, **settings}

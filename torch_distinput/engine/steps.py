@@ -31,7 +31,7 @@ from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_range
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.route import Route
 from torch_distinput.plan.progress.schedule import Schedule
-from torch_distinput.plan.progress.state import READERS, SETTINGS, Recipe
+from torch_distinput.plan.progress.state import READERS, SETTINGS
 
 _COMPARED = 64
 """Workers that read the beginning of one file: of thousands its storage might take notice."""
@@ -61,12 +61,8 @@ class Steps(ABC):
         """Which numbers of a step the workers join where they vote, and whether they must."""
 
     @abstractmethod
-    def recipe(self) -> Recipe:
-        """What decides which examples come in which order."""
-
-    @abstractmethod
     def facts(self) -> dict[str, object]:
-        """What must be equal on all workers."""
+        """What decides which examples come in which order; it must be equal on all workers."""
 
     @abstractmethod
     def check(self, position: Position) -> None:

@@ -69,7 +69,7 @@ class StreamedInput:
     def recipe(self, position: Position) -> Recipe:  # noqa: ARG002
         """The files or shards, and what is done with them."""
         self._found = self._known_steps or self._find()
-        return self._found.recipe()
+        return self._found.facts()
 
     def prepare(self, position: Position) -> PreparedStream:
         """Find the files or shards, unless they were found before."""
@@ -165,7 +165,7 @@ class PreparedStream:
 
     def recipe(self, position: Position) -> Recipe:  # noqa: ARG002
         """The files or shards, and what is done with them."""
-        return self.steps.recipe()
+        return self.steps.facts()
 
     def share(self) -> object:
         """What this worker found in its share of the files."""

@@ -100,7 +100,7 @@ def show_step(
     )
 
 
-def draw_plan(sizes: Sequence[Sequence[int]], *, is_numbered: bool, num_hidden: int = 0) -> str:
+def draw_plan(sizes: Sequence[Sequence[int]], *, is_numbered: bool, num_hidden: int) -> str:
     """Return the picture of one step.
 
     Args:

@@ -53,7 +53,7 @@ def check(totals: EpochTotals, played: list[Schedule]) -> None:
     steps = [list(schedule.iterate_steps()) for schedule in played]
     sizes = [[step.sizes for step in own] for own in steps]
     first = [next((i for i, step in enumerate(own) if 0 in step), -1) for own in sizes]
-    assert played[0].num_steps == totals.steps
+    assert played[0].num_left == totals.steps
     assert played[0].num_dropped == totals.num_dropped
     assert [sum(map(sum, own)) for own in sizes] == totals.examples.tolist()
     assert [sum(step.count(0) for step in own) for own in sizes] == totals.zero_row_batches.tolist()

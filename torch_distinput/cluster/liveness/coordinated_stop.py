@@ -26,6 +26,9 @@ from types import FrameType
 from torch_distinput.errors import UsageError
 from torch_distinput.threads import is_loader_process, new_event, stop_on_signals
 
+_FAR = 1 << 32
+"""More steps than anybody delivers between two errors."""
+
 
 class CoordinatedStop:
     """When to stop, counted in steps that the strategy delivered, over all its iterators."""
@@ -39,11 +42,12 @@ class CoordinatedStop:
         self.vote: int | None = None
         self.at: int | None = None
         self.settled = new_event()
+        self._is_ahead = False
 
     @property
     def is_due(self) -> bool:
         """Whether the step has been delivered at which all workers stop."""
-        return self.at is not None and self.delivered >= self.at
+        return self.at is not None and self.delivered >= self.at and not self._is_ahead
 
     def claim(self) -> bool:
         """Main thread, before each step: whether it may be delivered without a look at the votes.
@@ -51,6 +55,7 @@ class CoordinatedStop:
         Written before ``is_asked`` is read, and the other way round in :meth:`hear`: one of the
         two threads sees what the other one did.
         """
+        self._is_ahead = False
         self.claimed = self.delivered + 1
         return not self.is_asked or self.may_go()
 
@@ -68,11 +73,18 @@ class CoordinatedStop:
         """Main thread, where all workers meet: count on from the same number as all of them.
 
         Iterators that were abandoned by threads which read ahead have delivered different numbers.
-        So has one that ended by an error, from whose beginning all count on: the error may be
-        caught on all of them, in a loop around it.
         """
         self.claimed = delivered
         self.delivered = delivered
+
+    def skip_ahead(self) -> None:
+        """Main thread, after an error that all workers get: count on from beyond all their steps.
+
+        They have had different numbers of them, and may catch the error in a loop around it. Where
+        all stop may lie behind them then, and only some have heard of it: the next step asks.
+        """
+        self._is_ahead = True
+        self.catch_up((self.delivered // _FAR + 1) * _FAR)
 
     def hear(self, votes: Collection[int | None]) -> None:
         """Heartbeat's thread: the votes of the workers that are still there, None for no vote."""

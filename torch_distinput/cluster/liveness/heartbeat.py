@@ -33,6 +33,7 @@ from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
 from torch_distinput.cluster.liveness.status import (
+    READING,
     TRAINING,
     Activity,
     IterationFailure,
@@ -61,6 +62,8 @@ _FIRST_SECONDS = 1.0
 _LONGEST_TEXT = 4000
 _ALONE_SECONDS = 30.0
 """In a step that others will not come to, before it is said: a step may take long without them."""
+_SLOW_SECONDS = 30.0
+"""In a read that the loop waits for, before it is said."""
 
 
 class Heartbeat:
@@ -91,6 +94,7 @@ class Heartbeat:
         self._is_closed = False
         self._warned: Activity | None = None
         self._told_alone = -1  # the last iteration of which it was said
+        self._told_slow = -1
         # A queue, because putting into it is allowed in a signal handler and in a finalizer.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
@@ -203,6 +207,7 @@ class Heartbeat:
         now = time.monotonic()
         self._warn_of_late(now)
         self._warn_of_leavers(now)
+        self._warn_of_slow_read(now)
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         activity = self.outside or self.inside
@@ -260,4 +265,21 @@ class Heartbeat:
                 activity.words,
                 waited,
                 self.peers.describe(leavers),
+            )
+
+    def _warn_of_slow_read(self, now: float) -> None:
+        """Once an iteration: others may wait for it in a collective, which names nobody."""
+        activity, number = self.inside, self.progress.number
+        waited = now - activity.since
+        if self.outside is not None or activity.verb != READING or number == self._told_slow:
+            return
+        if waited >= _SLOW_SECONDS:
+            self._told_slow = number
+            _log.warning(
+                "worker %d has been %s for %.0f s, and its loop waits for that. If others wait in "
+                "a collective of the training meanwhile, it is for this worker: look at its "
+                "source, its storage or its transforms.",
+                self._communicator.rank,
+                activity.words,
+                waited,
             )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.liveness.status import TRAINING, Activity, IterationProgress
-from torch_distinput.cluster.liveness.store_board import store_lost
+from torch_distinput.cluster.liveness.status import READING, TRAINING, Activity, IterationProgress
+from torch_distinput.cluster.liveness.store_board import make_silent_store_error, store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError, refer
@@ -34,7 +34,6 @@ class PeerMonitor:
         self._heartbeat = heartbeat
         self._peers = heartbeat.peers
         self._stop = heartbeat.stop
-        self._before = heartbeat.stop.delivered  # the same on all workers, which have just met
         self._topic = topic
         self._timeout = timeout
         self._next_look = 0.0
@@ -63,9 +62,9 @@ class PeerMonitor:
         if is_well:
             self._peers.end_well(self._topic)
         else:
-            if self._peers.others:  # some had more steps of it than this one
-                self._stop.catch_up(self._before)
-            self.tell(ending)
+            self.tell(ending)  # first: from who is ahead no step is expected
+            if self._peers.others:
+                self._stop.skip_ahead()
 
     def close(self) -> None:
         """Any thread: the loop was left, so nobody needs to wait for this worker at its end."""
@@ -79,11 +78,11 @@ class PeerMonitor:
 
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""
-        self._heartbeat.inside = Activity("reading", self._topic, step, time.monotonic())
+        self._heartbeat.inside = Activity(READING, self._topic, step, time.monotonic())
 
     def waiting(self, step: int, *, is_reading: bool) -> None:
         """Whoever pulls steps: waiting for a vote, or first for this worker's own reader."""
-        verb = "reading" if is_reading else _WAITING
+        verb = READING if is_reading else _WAITING
         if (verb, self._topic, step) != self._heartbeat.inside[:3]:
             limit = math.inf if is_reading else self._timeout
             self._heartbeat.inside = Activity(verb, self._topic, step, time.monotonic(), limit)
@@ -138,16 +137,7 @@ class PeerMonitor:
             )
             raise PeerTimeoutError(msg, tuple(silent))
         if self._heartbeat.has_silent_store(self._timeout):
-            msg = (
-                f"Expected an answer from the store of the process group within {self._timeout:g} "
-                "s, got none: the process that hosts it (torchrun's agent, or rank 0) is stopped "
-                "or cannot be reached. Restart the job."
-            )
-            raise PeerTimeoutError(msg)
-
-    def check_failures(self) -> None:
-        """Raise if it was heard until now that another worker failed in this iteration."""
-        self._raise_failures(self._topic)
+            raise make_silent_store_error(self._timeout)
 
     def check_open_loops(self) -> None:
         """The same of all whose loops are open here: under ``zip`` one may end the others.
@@ -231,7 +221,7 @@ class PeerMonitor:
         return self._peers.heard.steps_of_left.get(worker, delivered) <= delivered
 
     def _look_for_failures(self) -> None:
-        self.check_failures()
+        self._raise_failures(self._topic)
         if (lost := self._heartbeat.lost) is not None:
             raise store_lost(lost) from lost
 

@@ -15,6 +15,8 @@ LEFT = 1 << 62
 """As many steps as that, of an iteration whose loop was left."""
 TRAINING = "training after"
 """What a worker does between two steps."""
+READING = "reading"
+"""What it does while its loop waits for its own data."""
 
 
 class IterationProgress:

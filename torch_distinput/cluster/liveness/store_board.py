@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from torch_distinput.communicator import BoardClosedError
-from torch_distinput.errors import PeerFailedError
+from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 _MOST_ASKED = 128
 """Questions in one look who has come: all workers ask one store."""
@@ -101,6 +101,15 @@ def store_lost(error: BaseException) -> PeerFailedError:
         "Expected the store of the process group to live as long as its workers, but the "
         f"connection is lost ({error}): the process that hosts it (torchrun's agent, or rank 0) "
         "died or ended first. Its own output says why; restart the job, and let rank 0 end last."
+    )
+
+
+def make_silent_store_error(timeout: float, at: str = "") -> PeerTimeoutError:
+    """The store does not answer, and is not lost either."""
+    return PeerTimeoutError(
+        f"Expected an answer from the store of the process group within {timeout:g} s{at}, got "
+        "none: the process that hosts it (torchrun's agent, or rank 0) is stopped or cannot be "
+        "reached. Restart the job."
     )
 
 

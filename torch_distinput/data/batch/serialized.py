@@ -19,15 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.jagged import has_ragged_rows, longest_row, make_jagged
 
 _ALIGN = 64
 """What the places of the parts are multiples of: a cache line, and any dtype's size."""
-
-
-def new_piece(num_bytes: int) -> torch.Tensor:
-    """Memory for a piece."""
-    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
 def view_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
@@ -71,7 +67,7 @@ def serialize(value: Any) -> torch.Tensor:
     sizes = [part.nbytes for part in parts]
     head = np.array([len(buffers), *sizes], dtype=np.int64).view(np.uint8)
     *starts, end = _places([head.nbytes, *sizes])
-    piece = new_piece(end)
+    piece = pageable(end)
     memory = piece.numpy()
     for part, start in zip([head, *parts], starts, strict=True):
         memory[start : start + part.nbytes] = part

@@ -24,6 +24,8 @@ from torch_distinput.packed_strings import PackedStrings
 _log = logging.getLogger(__name__)
 _PLAIN = frozenset({torch.Tensor, np.ndarray, PackedStrings, str, bytes, bool, int, float})
 """Types that are leaves by themselves."""
+_SHOWN = (dict, list, tuple)
+"""Containers whose values are compared with what was put into them."""
 MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""
 
@@ -167,15 +169,15 @@ def assembler(structure: Structure) -> Callable[[list[Any]], Any]:
         return kind._make  # type: ignore[no-any-return]
     if issubclass(kind, (Mapping, tuple, list)):
         children = zip(structure.keys, structure.children, strict=True)
-        leaf_keys = [key for key, child in children if child.kind is None]
+        keys = [key for key, child in children if issubclass(child.kind or list, _SHOWN)]
         if issubclass(kind, Mapping):
-            build = partial(_build_or_plain, kind, dict, leaf_keys)
+            build = partial(_build_or_plain, kind, dict, keys)
             return lambda values: build(dict(zip(structure.keys, values, strict=True)))
-        return partial(_build_or_plain, kind, tuple if issubclass(kind, tuple) else list, leaf_keys)
+        return partial(_build_or_plain, kind, tuple if issubclass(kind, tuple) else list, keys)
     return partial(_build_dataclass, kind, structure.keys)
 
 
-def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -> Any:
+def _build_or_plain(kind: Any, plain: type, keys: list[Any], values: Any) -> Any:
     """A container of the user's class, or a plain one where the class needs more than its values.
 
     Or makes something else of them, as a constructor does that scales: it was run before. It is
@@ -188,7 +190,7 @@ def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -
         made = kind(values)
         if len(made) != len(values):
             why = f"{len(made)} of {len(values)} values arrived"
-        elif all(_is_kept(holder.__getitem__(made, key), values[key]) for key in leaf_keys):
+        elif all(_is_kept(holder.__getitem__(made, key), values[key]) for key in keys):
             return made
         else:
             why = "it makes others of them"
@@ -201,11 +203,18 @@ def _build_or_plain(kind: Any, plain: type, leaf_keys: list[Any], values: Any) -
 
 
 def _is_kept(one: Any, other: Any) -> bool:
-    """Whether a constructor has kept a value, or put its rows into a list of its own."""
+    """Whether a constructor has kept a value, or what is in it in a container of its own."""
     if one is other:
         return True
-    lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
-    return lists and all(map(operator.is_, one, other))
+    kind = next((kind for kind in _SHOWN if isinstance(other, kind)), None)
+    if not isinstance(one, kind or ()):
+        return kind is dict  # an object was made of it
+    if len(one) != len(other):
+        return False
+    if kind is dict and isinstance(one, dict):
+        items = dict.items(other)
+        return all(key in one and _is_kept(dict.__getitem__(one, key), own) for key, own in items)
+    return all(map(operator.is_, one, other)) or all(map(_is_kept, one, other))
 
 
 _said_plain: weakref.WeakSet[type] = weakref.WeakSet()

@@ -60,7 +60,7 @@ def gives_order(loader: DataLoader[Any]) -> bool:
     """Whether it has no batches of its own, but an order of examples with an index."""
     has_index = not isinstance(loader.dataset, IterableDataset)
     is_plain = loader.collate_fn is default_convert and loader.batch_sampler is None
-    return is_plain and has_index and not _has_own_iter(loader)
+    return is_plain and has_index and not has_own_iter(loader)
 
 
 def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> LoaderParts:
@@ -72,7 +72,7 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     """
     _refuse(loader)
     batches: Any = BatchSampler(loader.sampler, 1, False) if is_cut_here else loader.batch_sampler
-    own_iter = _has_own_iter(loader)
+    own_iter = has_own_iter(loader)
     if own_iter:
         _log.info(
             "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
@@ -197,7 +197,7 @@ def _is_plain(sampler: Any, dataset: Any) -> bool:
     return len(sampler.data_source) == len(dataset)  # else some indices come twice, others never
 
 
-def _has_own_iter(loader: DataLoader[Any]) -> bool:
+def has_own_iter(loader: DataLoader[Any]) -> bool:
     """Whether a class of the user's makes the batches: by ``__iter__``, or by what that calls."""
     methods = ("__iter__", "_get_iterator")
     return not all(_is_of_torch(_defining_class(loader, method)) for method in methods)

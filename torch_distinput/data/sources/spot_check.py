@@ -157,14 +157,15 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(dataset, Mixture):
         for name, own in dataset.sources.items():
             yield from _find_subsets(own, f"{place}/{name}")
-    elif isinstance(dataset, (ConcatDataset, StackDataset)) and hasattr(dataset, "datasets"):
+    elif isinstance(dataset, (ConcatDataset, StackDataset)) and _has_parts(dataset):
         parts = dataset.datasets
         named = parts if isinstance(parts, dict) else dict(enumerate(parts))
         for key, part in named.items():
             yield from _find_subsets(part, f"{place}/{key}")
         # Where each of them begins; the last one may grow.
-        if isinstance(dataset, ConcatDataset) and any(isinstance(part, Subset) for part in parts):
-            yield f"{place}/starts", f"{fingerprint(dataset.cumulative_sizes[:-1]):x}"
+        starts = getattr(dataset, "cumulative_sizes", None)
+        if starts is not None and any(isinstance(part, Subset) for part in named.values()):
+            yield f"{place}/starts", f"{fingerprint(starts[:-1]):x}"
     elif isinstance(dataset, DocumentPacking):
         yield from _find_subsets(dataset.source, place)
     elif type(dataset).__module__ == "datasets.arrow_dataset":  # a user may have a datasets.py, too
@@ -180,6 +181,11 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
             yield place, f"{fingerprint(_choose_indices(dataset)):x}"
             place += "/of"
         yield from _find_subsets(dataset.dataset, place)
+
+
+def _has_parts(dataset: Any) -> bool:
+    """Whether it has what it is made of: a derived class may open it late, say."""
+    return isinstance(getattr(dataset, "datasets", None), (list, tuple, dict))
 
 
 def _is_subset(dataset: object) -> TypeGuard[Subset[Any]]:

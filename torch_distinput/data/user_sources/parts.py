@@ -54,6 +54,8 @@ def reachable_parts(source: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]
 
     Each once; not what is inside of one that is wanted, nor all of a source of very many parts.
     """
+    call = None if _is_data(source) else getattr(source, "__call__", None)  # noqa: B004
+    source = call if _is_a(call, MethodType) else source  # an object that is called, as a function
     waiting, seen = [source], {id(source)}
     while waiting and len(seen) < _MOST_PARTS:
         for part in parts_of(waiting.pop(), closed=wanted):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
+from torch_distinput.data.sources.dataloader import has_own_iter
 from torch_distinput.inspect.doctor.explanation import Explanation
-from torch_distinput.inspect.doctor.loader_facts import LoaderFacts, has_own_iter, look_at
+from torch_distinput.inspect.doctor.loader_facts import LoaderFacts, look_at, unwrapped
 from torch_distinput.inspect.doctor.stream_parts import compare_parts
 from torch_distinput.inspect.doctor.verdicts import (
     find_by_arithmetic,
@@ -63,7 +64,7 @@ def explain(
         list(find_by_arithmetic(facts, num_ranks)),
         list(list_unseen(facts, num_ranks)),
     )
-    if has_own_iter(loader):
+    if has_own_iter(unwrapped(loader)):
         findings, unseen = [], ["What the loader's own __iter__ does with its batches.", *unseen]
     elif read_examples and facts.is_stream and not facts.is_ours:
         findings += compare_parts(loader, facts, num_ranks, read_examples)

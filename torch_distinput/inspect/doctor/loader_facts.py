@@ -166,13 +166,6 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
     return cast(DataLoader[Any], loader)
 
 
-def has_own_iter(loader: Any) -> bool:
-    """Whether the loader's class iterates in a way of its own, of which nothing is known here."""
-    methods, kinds = ("__iter__", "_get_iterator"), type(unwrapped(loader)).__mro__
-    defining = (next(kind for kind in kinds if method in vars(kind)) for method in methods)
-    return any(kind.__module__.partition(".")[0] not in {"torch", "torchdata"} for kind in defining)
-
-
 def _shard_of(loader: DataLoader[Any]) -> Any:
     """Accelerate's BatchSamplerShard, by its name and what it has: Accelerate is not imported."""
     for batches in (loader.batch_sampler, loader.sampler):

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any, final
 
 import torch
@@ -26,7 +27,8 @@ _MOST_TRIES, _MOST_ASKED = 8, 64
 likely is taken for granted."""
 _SAME_MEAN = 0.01
 """Whatever is farther away is another mean."""
-_NUM_WAYS = 3
+_NUM_WAYS, _ROWS = 3, 2
+"""Of means, and which of them is over examples."""
 _SETTINGS = (bool, int, float, str, type(None))
 """Of a batch, what is of all of it."""
 CURE = "Return the plain mean of the batch from compute_loss."
@@ -44,7 +46,7 @@ class ModelLoss:
     def __init__(self) -> None:
         """Take Trainer's word, and a mean for one over labels, until asked."""
         self._is_tried = False
-        self._way = 0  # as in _list_ways
+        self._ways = list(range(_NUM_WAYS))  # as in _list_ways: those that may be it
         self._is_mean_found = False
         self._num_asked = self._num_tries = 0
 
@@ -74,7 +76,7 @@ class ModelLoss:
     def _find_mean(self, trainer: Any, batch: Any, num_rows: int) -> None:
         """Find out what it is over, at the first batch of any process that makes a difference."""
         counts = _list_ways(trainer, batch, num_rows)
-        place, shares = _choose_cut(batch, counts, num_rows)
+        place, shares = _choose_cut(batch, counts, num_rows, self._ways)
         # Also where this batch has no labels, as in a prediction: those of others may have some.
         told = torch.tensor([place], device=trainer.args.device)
         self._num_asked += bool(trainer.model.training)
@@ -83,17 +85,21 @@ class ModelLoss:
             return
         self._num_tries += 1
         misses, noise = _measure(trainer, batch, place, num_rows, shares)
-        least, most = min(misses), max(misses)
+        self._rule_out(trainer.model, misses, noise)
+        if self._num_tries == _MOST_TRIES and not self._is_mean_found:
+            self._is_mean_found = True
+            if _ROWS in self._ways:  # two ways to count labels, else, as near as rounding
+                _warn_of_unknown_mean(trainer.model)
+
+    def _rule_out(self, model: nn.Module, misses: list[float], noise: float) -> None:
+        """Leave the ways that may be it, seen from how far the loss is from the mean each way."""
+        least = min(misses[way] for way in self._ways)
         bound, is_odd = max(_CLEAR * least, noise), max(_SAME_MEAN, noise) < least < math.inf
-        is_known = is_odd or bound < most < math.inf  # else the parts have one loss, or none
-        is_known &= noise < _RANDOM
-        if is_known:
-            self._way = [miss <= bound for miss in misses].index(True)
+        if noise < _RANDOM:  # what is no number tells nothing, either
+            self._ways = [way for way in self._ways if not bound < misses[way] < math.inf]
+            self._is_mean_found = is_odd or len(self._ways) == 1
             if is_odd:
-                _warn_of_odd_mean(trainer.model)
-        elif self._num_tries == _MOST_TRIES:
-            _warn_of_unknown_mean(trainer.model)
-        self._is_mean_found = is_known or self._num_tries == _MOST_TRIES
+                _warn_of_odd_mean(model)
 
     def count(self, trainer: Any, batch: Any, num_rows: int) -> torch.Tensor:
         """What the loss of a batch is taken over: labels that count, else examples.
@@ -104,7 +110,7 @@ class ModelLoss:
             num_rows: its examples.
         """
         ways = _list_ways(trainer, batch, num_rows)
-        return ways[min(self._way, len(ways) - 1)].sum()
+        return ways[min(self._ways[0], len(ways) - 1)].sum()
 
     def average(
         self, trainer: Any, loss: torch.Tensor, batch: Any, num_rows: int, *, is_scaled: bool
@@ -151,9 +157,12 @@ def _count(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _choose_cut(
-    batch: Any, counts: list[torch.Tensor], num_rows: int
+    batch: Any, counts: list[torch.Tensor], num_rows: int, ways: list[int]
 ) -> tuple[int, torch.Tensor]:
-    """Where the shares of the first part differ most, and which these are; 0 if they do nowhere."""
+    """Where the shares of the first part differ most, some ways, and which these are all ways.
+
+    0 if they do so nowhere.
+    """
     nowhere = 0, torch.zeros(_NUM_WAYS)
     if len(counts) < _NUM_WAYS or num_rows < 2:  # no labels: the batch may be no mapping, either
         return nowhere
@@ -162,7 +171,7 @@ def _choose_cut(
     if not has_rows or any(len(one) != num_rows for one in (*counts, *values)):
         return nowhere
     before = torch.stack([(count.cumsum(0)[:-1] / count.sum()).cpu() for count in counts])
-    spread = before.amax(0) - before.amin(0)
+    spread = before[ways].amax(0) - before[ways].amin(0)
     spread[~((before > 0) & (before < 1)).all(0)] = 0  # a part without labels has no loss
     place = int(spread.argmax())
     return (place + 1, before[:, place]) if spread[place] > 0 else nowhere
@@ -175,9 +184,9 @@ def _measure(
 
     As shares of the loss, on average over the processes that have a batch to part.
     """
-    parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
     told = torch.full((_NUM_WAYS + 1,), math.nan, dtype=torch.float64, device=trainer.args.device)
     with suppress(Exception):  # a model may need two rows, say; and then this batch tells nothing
+        parts = [_cut(batch, 0, place), _cut(batch, place, num_rows)] if place else [batch] * 2
         losses = _try_losses(trainer, [(part, None) for part in (batch, batch, *parts)])
         whole, again, first, second = losses.to(told)
         shares = shares.to(told)
@@ -189,11 +198,13 @@ def _measure(
     return misses, noise + (_HALF if is_half else _EXACT)
 
 
-def _cut(batch: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    return {
+def _cut(batch: Any, start: int, stop: int) -> Any:
+    """Some of its rows, in a mapping of its class, as Trainer makes it when it moves a batch."""
+    part = {
         name: value[start:stop] if isinstance(value, torch.Tensor) else value
         for name, value in batch.items()
     }
+    return type(batch)(part)
 
 
 def _try_losses(trainer: Any, asked: list[tuple[Any, torch.Tensor | None]]) -> torch.Tensor:
@@ -207,7 +218,7 @@ def _try_losses(trainer: Any, asked: list[tuple[Any, torch.Tensor | None]]) -> t
             trainer.compute_loss_context_manager(),
         ):
             for batch, num_items in asked:
-                inputs = trainer._prepare_inputs(dict(batch))  # noqa: SLF001 - as in its own steps
+                inputs = trainer._prepare_inputs(copy(batch))  # noqa: SLF001 - as in its own steps
                 loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=num_items)
                 losses.append(loss.detach().float().mean())
     finally:

@@ -77,11 +77,6 @@ class Schedule:
         )
 
     @property
-    def num_steps(self) -> int:
-        """How many steps there are, those that are over included."""
-        return self._count_steps(0)
-
-    @property
     def num_left(self) -> int:
         """How many steps there are to come."""
         batch, step = divmod(self.steps_done, self.splitter.steps_per_batch)

@@ -296,6 +296,6 @@ def nest(flat: Sequence[Any], shape: tuple[int, ...]) -> Any:
     return [nest(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
 
 
-def show_some(values: Sequence[Any], limit: int = 5) -> str:
+def show_some(values: Sequence[Any]) -> str:
     """Name some values in a message."""
-    return ", ".join(map(repr, values[:limit])) + (", ..." if len(values) > limit else "")
+    return ", ".join(map(repr, values[:5])) + (", ..." if len(values) > 5 else "")
