@@ -241,7 +241,7 @@ class PackedStrings:
         if rows.dtype is torch.bool:
             if rows.shape != (len(self),):
                 msg = f"Expected a mask of {len(self)} rows, got shape {tuple(rows.shape)}."
-                raise IndexError(msg)
+                raise IndexError(f"{msg} Pass one bool per row.")
             rows = rows.nonzero().flatten()
         is_integer = rows.dtype not in _NO_INDICES and not rows.is_floating_point()
         if rows.ndim != 1 or not (is_integer or rows.shape[0] == 0):
@@ -339,7 +339,8 @@ def _encode(rows: list[str]) -> list[bytes]:
         return [text.encode("utf-8", "surrogateescape") for text in rows]
     except UnicodeEncodeError as error:
         msg = f"Expected text that UTF-8 can express, got {error.object!r:.80}: {error.reason}."
-        raise ValueError(msg) from None
+        cure = "Replace them before: text.encode('utf-8', 'replace').decode()."
+        raise ValueError(f"{msg} {cure}") from None
 
 
 def _restore(arrays: Sequence[NDArray[Any]], dtype: type) -> PackedStrings:

@@ -205,7 +205,7 @@ def test_a_server_that_is_busy(folder, kind):
         f"{kind}::{server.put('below/a.txt', CONTENT)}", **{kind: {"cache_storage": str(folder)}}
     )
     server.failures = 1
-    with pytest.raises(ConnectionError, match="and then that it is there"):
+    with pytest.raises(ConnectionError, match="though the storage says that it exists"):
         open_whole(system, path)
     assert len(RECORDS) == count_lines(system, path)
     server.files.clear()

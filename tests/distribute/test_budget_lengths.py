@@ -86,7 +86,7 @@ def list_tokens(make, num_workers):
         with iter(make(strategy)) as iterator:
             feed = iterator._run.feed._feed
             steps = itertools.takewhile(bool, map(feed.next, itertools.count()))
-            traces = [delivery.step.trace for delivery in steps]
+            traces = [delivery.step.facts for delivery in steps]
             return [trace.num_tokens for trace in traces]
 
     return simulate(work, num_workers=num_workers)

@@ -7,7 +7,7 @@ import pytest
 from torch_distinput.data.steps.local_step import (
     PackedCounts,
     SourceCounts,
-    Trace,
+    StepFacts,
     empty_step,
 )
 from torch_distinput.engine.delivered_bytes import DeliveryReader, DeliveryWriter
@@ -21,8 +21,8 @@ COUNTS = SourceCounts({"web": 3, "code": 1}, {"web": 0, "code": 2})
 @pytest.mark.parametrize("packed", [None, PackedCounts(2, 5, 14, 16)])
 def test_the_counts_of_a_step_arrive(num_tokens, counts, packed):
     """By source, of tokens, and of packed rows, each whether the others are known or not."""
-    trace = Trace(source_counts=counts, num_tokens=num_tokens, packed=packed)
-    step = empty_step(2, trace=trace)
+    facts = StepFacts(source_counts=counts, num_tokens=num_tokens, packed=packed)
+    step = empty_step(2, facts=facts)
     content = DeliveryWriter(lambda: None).write(Delivery(step, 4, 7))
     delivery, _ = DeliveryReader().read(content)
-    assert trace == delivery.step.trace
+    assert facts == delivery.step.facts

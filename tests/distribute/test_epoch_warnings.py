@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_split_files_with_fewer_parts_than_workers(tmp_path, caplog):
     [
         (2, "The global batch size is 2, and there are 3 replicas"),
         (3, 'partial_batch="pad"'),
-        (4, 'partial_batch="pad"'),
+        (4, 'Pieces of 2 of 4 examples leave some of 3 replicas.*rebatch="even"'),
     ],
 )
 def test_replicas_without_examples(caplog, size, cure):
@@ -54,7 +55,7 @@ def test_replicas_without_examples(caplog, size, cure):
     with caplog.at_level(logging.WARNING):
         play(torch.arange(5), size, 3)
     (words,) = (r.getMessage() for r in caplog.records if "no examples" in r.getMessage())
-    assert cure in words
+    assert re.search(cure, words)
 
 
 class TestADatasetForEachEpoch:

@@ -185,7 +185,7 @@ def with_budget(**keywords):
                 weights=tdi.schedule({0: (1, 1), 5: (1, 2)}, unit="steps"),
             ),
             with_budget(),
-            "a schedule in examples beside a token budget",
+            "A schedule beside a token budget must count examples",
         ),
     ],
 )

@@ -74,7 +74,7 @@ class TestRefused:
             ((k for k in range(3)), "pass the function that makes it"),
             ({1, 2}, "Got set"),
             (torch.utils.data.Dataset(), "Got Dataset, which has __getitem__ and no __len__"),
-            ((torch.ones(2), ["a", "b"]), "all are tensors or arrays, got {0: Tensor, 1: list}"),
+            ((torch.ones(2), ["a", "b"]), "to be a tensor or an array, got {0: Tensor, 1: list}"),
             ({"x": np.ones(2), "y": [1, 2]}, "'y': list.*pass examples"),
         ],
     )

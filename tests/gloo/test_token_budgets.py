@@ -42,7 +42,7 @@ def count_tokens(pattern, strategy):
     with iter(by_tokens(source, 12, policy="file")(strategy)) as iterator:
         feed = iterator._run.feed._feed
         steps = takewhile(bool, map(feed.next, count()))
-        return [delivery.step.trace.num_tokens for delivery in steps]
+        return [delivery.step.facts.num_tokens for delivery in steps]
 
 
 @pytest.mark.slow

@@ -193,11 +193,11 @@ def test_parts_for_more_ranks_than_workers(tars):
     source = pipeline(tars, nodesplitter=wds.split_by_node)
 
     def work(strategy):
-        with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 4 .*"):
+        with pytest.raises(tdi.ConfigurationError, match="2 parts, .* got one split into 4 "):
             strategy.distribute_dataset(of_function(tars, wds.split_by_node))
         with pytest.raises(tdi.ConfigurationError, match="nodesplitter=split_by_node.*=None"):
             strategy.distribute_dataset(source, global_batch_size=4)
-        with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 4 .*"):
+        with pytest.raises(tdi.ConfigurationError, match="2 parts, .* got one split into 4 "):
             strategy.distribute_dataset(source, global_batch_size=4, options=OFF)
 
     simulate(work, num_workers=2)
@@ -239,5 +239,5 @@ def test_a_part_for_each_pipeline_of_a_worker(tars):
     two = tdi.MirroredStrategy(["cpu", "cpu"])
     options = tdi.InputOptions(replication_mode="per_replica")
     creator = of_function(tars, wds.split_by_node)
-    with pytest.raises(tdi.ConfigurationError, match="2 here, got one of 1 "):
+    with pytest.raises(tdi.ConfigurationError, match="2 parts, .* got one split into 1 "):
         two.distribute_dataset(creator, options=options)

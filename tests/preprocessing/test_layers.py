@@ -31,8 +31,8 @@ def normalization(**config):
 
 
 MADE = [
-    (lambda: pp.Rescaling("a"), "scale must be a number, or one for each place, got 'a'"),
-    (lambda: pp.Rescaling(1, None), "offset must be a number, or one for each place, got None"),
+    (lambda: pp.Rescaling("a"), "scale must be a number, or one per element, got 'a'"),
+    (lambda: pp.Rescaling(1, None), "offset must be a number, or one per element, got None"),
     (lambda: pp.Normalization(axis=0), r"dimensions behind the rows once each, got 0"),
     (lambda: pp.Normalization(axis=(1, 1)), r"once each, got \(1, 1\)"),
     (lambda: pp.Normalization(mean=1), "both mean and variance or none of them, got one"),
@@ -101,7 +101,7 @@ MADE = [
     (lambda: integers(salt=1), "needs oov_method='farmhash', got salt=1 alone"),
     (lambda: pp.IntegerLookup(None, 1, "a"), "mask_token must be of type int, got 'a'"),
     (lambda: integers(oov_token=True), "oov_token must be of type int, got True"),
-    (pp.Features, "a layer for a column at least"),
+    (pp.Features, "needs at least one layer"),
     (lambda: pp.Features(a=5), "Expected a= a layer, or a pair .* got 5"),
     (lambda: pp.Features(a=pp.Features(b=strings())), "Expected a= a layer"),
 ]  # fmt: skip

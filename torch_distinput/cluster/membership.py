@@ -58,7 +58,10 @@ def find_cluster(
         msg = "Expected process_group or device_mesh, got both. Pass the one that holds the data."
         raise ConfigurationError(msg)
     if data_dims is not None and device_mesh is None:
-        msg = "data_dims names dimensions of a mesh, but no device_mesh was passed."
+        msg = (
+            "data_dims names dimensions of a mesh, but no device_mesh was passed. Pass "
+            "device_mesh=, or leave data_dims out."
+        )
         raise ConfigurationError(msg)
     broadcasts = _check_replicate_input(replicate_input, device_mesh)
     if not (dist.is_available() and dist.is_initialized()):

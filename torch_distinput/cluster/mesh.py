@@ -58,7 +58,10 @@ def find_data_dims(mesh: DeviceMesh, data_dims: DataDims | None) -> tuple[int, .
         msg = f"data_dims must be among the mesh's dimensions {names}{cure}; got {unknown}."
         raise ConfigurationError(msg)
     if repeated := [dim for dim, count in Counter(dims).items() if count > 1]:
-        msg = f"data_dims must name each dimension of the mesh once, got {dims}: {repeated} again."
+        msg = (
+            f"data_dims must name each dimension of the mesh once, got {dims}: {repeated} again. "
+            "Remove what is repeated."
+        )
         raise ConfigurationError(msg)
     return tuple(names.index(dim) for dim in dims)
 

@@ -113,7 +113,8 @@ class StoreExchange:
         if late:
             msg = (
                 f"Expected all {self._join.size} workers at {self._topic!r} within "
-                f"{self._timeout:g} s, but {named_workers(late)} did not come."
+                f"{self._timeout:g} s, but {named_workers(late)} did not come. See "
+                "their output, and make the same calls on all workers."
             )
             raise PeerTimeoutError(msg, late)
         self._join.take_over()  # the last one to come was stopped before it had joined them

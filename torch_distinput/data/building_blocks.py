@@ -118,7 +118,7 @@ def _check_shard(num_shards: int, index: int) -> tuple[int, int]:
     check_count("num_shards", num_shards, minimum=1)
     check_count("index", index, minimum=0)
     if index >= num_shards:
-        msg = f"index must be below num_shards {num_shards}, got {index}."
+        msg = f"index must be below num_shards {num_shards}, got {index}. Count shards from 0."
         raise ValueError(msg)
     return num_shards, index
 

@@ -200,7 +200,7 @@ def _refuse_per_replica(options: InputOptions) -> None:
     if options.replication_mode == "per_replica":
         msg = (
             'replication_mode="per_replica" is for distribute_datasets_from_function; '
-            "distribute_dataset reads once per worker."
+            "distribute_dataset reads once per worker. Leave replication_mode out."
         )
         raise NotImplementedError(msg)
 

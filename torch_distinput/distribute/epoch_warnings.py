@@ -22,11 +22,19 @@ Played = dict[tuple[int, ...], bool]
 def _cure(layout: BatchLayout) -> str:
     """What to do about batches of zero rows."""
     size, num_replicas = layout.global_batch_size, layout.num_workers * layout.replicas_per_worker
-    if isinstance(size, int) and size < num_replicas:
-        return (
-            f"The global batch size is {size}, and there are {num_replicas} replicas: choose a "
-            "larger one, or fewer replicas."
-        )
+    if isinstance(size, int):
+        piece = -(-size // num_replicas)
+        if size < num_replicas:
+            return (
+                f"The global batch size is {size}, and there are {num_replicas} replicas: choose a "
+                "larger one, or fewer replicas."
+            )
+        if layout.rebatch != "even" and piece * (num_replicas - 1) >= size:
+            return (
+                f"Pieces of {piece} of {size} examples leave some of {num_replicas} replicas "
+                f"without any in every step: choose a multiple of {num_replicas} as the global "
+                'batch size, or InputOptions(rebatch="even").'
+            )
     return (
         'If your model or metric does not, use InputOptions(partial_batch="pad"), or '
         'drop_last=True (with whole files also auto_shard_policy="data").'
@@ -149,7 +157,7 @@ class EpochWarnings:
             first = self._input.first(epoch)
             _log.warning(
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
-                "batches of zero rows (%d of them). torch's layers, step.average and our "
+                "batches of zero rows (%d of them). Most of torch's layers, step.average and our "
                 "integrations accept them. %s For a metric, test step.is_empty.",
                 self._name,
                 idle.steps,
@@ -173,10 +181,10 @@ class EpochWarnings:
             return
         self._tells_look = False
         _log.warning(
-            "%s: epoch %d was left after one step. If there is more of it, that does not come, as "
-            "each iter() is a new epoch. To look at a batch, write `with dataset.set_aside(): "
+            "%s: epoch %d was left after one step. The rest of it will not be played, because "
+            "each iter() begins a new epoch. To look at a batch, write `with dataset.set_aside(): "
             "batch = next(iter(dataset))`: epoch %d is still to come then. If the epoch should "
-            "end there, all is well.",
+            "end there, ignore this warning.",
             self._name,
             left.before.epoch,
             left.before.epoch,
@@ -218,7 +226,7 @@ class EpochWarnings:
                 "%s: the same data was distributed before, and is played in the same order, that "
                 "of epoch 0 with seed=%d. Call distribute_dataset once, before the loop over "
                 "epochs: each iter() of what it returns is an epoch, with an order of its own. If "
-                "this is another training, all is well.",
+                "this is another training, ignore this warning.",
                 self._name,
                 self._order.seed,
             )

@@ -16,7 +16,7 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit
-from torch_distinput.engine.feeds import Feed, PrintedFeed, SlicedFeed, SourceTurn, TurnFeed
+from torch_distinput.engine.feeds import Feed, FingerprintFeed, SlicedFeed, SourceTurn, TurnFeed
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.same_data import compare_first_batch, compare_partners
 from torch_distinput.errors import SourceError
@@ -37,7 +37,7 @@ Prepare = Callable[[], tuple[Facts, object]]
 
 @final
 class Iteration:
-    """Has a number of its own, the same on all ranks.
+    """One ``iter()`` of all ranks: its number, which is the same on all, its feed, how it fails.
 
     Attributes:
         topic: what it is called in what the ranks tell each other.
@@ -53,7 +53,7 @@ class Iteration:
         self._name = name
         self._turn = turn
         self._feed: Feed | None = None
-        self._printed: PrintedFeed | None = None  # with partners that read for themselves
+        self._fingerprinted: FingerprintFeed | None = None  # with partners that read for themselves
         self._monitor: PeerMonitor | None = None
 
     def shake_hands(self, prepare: Prepare) -> list[Any]:
@@ -119,7 +119,7 @@ class Iteration:
         """Start reading, or receiving what a partner reads; of sequences this rank's slices."""
         feed: Feed = self._open(prepared, opening, broadcast)
         if self._session.partners is not None and broadcast is None:
-            feed = self._printed = PrintedFeed(feed)
+            feed = self._fingerprinted = FingerprintFeed(feed)
         feed = self._feed = TurnFeed(feed, self._turn)
         if slices is None:
             return feed
@@ -172,7 +172,7 @@ class Iteration:
 
         None where there is nobody to compare with. Made when the feed is open.
         """
-        workers, printed = self._session.communicator, self._printed
+        workers, printed = self._session.communicator, self._fingerprinted
         if workers.size == 1 and printed is None:
             return None
         topic = f"first batch of {self.topic}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_distinput import meter
-from torch_distinput.data.steps.local_step import NO_TRACE, TraceTotals
+from torch_distinput.data.steps.local_step import NO_FACTS, FactTotals
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
@@ -69,7 +69,7 @@ class DistributedIterator(Distributed, StepIterator):
         self._waited = 0.0
         self._num_loops = 0  # which have begun over it, and then those when all was delivered
         self._num_late_loops = 0
-        self._totals = TraceTotals()
+        self._totals = FactTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if options.fetch_to_device else _HOST * len(session.devices)
@@ -144,9 +144,9 @@ class DistributedIterator(Distributed, StepIterator):
 
     def _hand_over(self, step: ReplicaLeaves, asked: float, *, as_step: bool) -> Any:
         """Make what is handed over, then count it: what cannot be made was not delivered."""
-        info, structures, progress, trace, pull = step.note
-        if trace is not NO_TRACE:
-            self._totals.add(trace)
+        info, structures, progress, facts, pull = step.note
+        if facts is not NO_FACTS:
+            self._totals.add(facts)
         had = meter.now()
         self._waited += had - asked
         if self._run.log is not None:

@@ -122,7 +122,7 @@ class NextStart:
         self._hidden_at = None if self.shown is None else self.shown.steps
 
     def leave_at_beginning(self) -> None:
-        """Take the epoch before for one that was left before its first step.
+        """Treat the previous epoch as left before its first step.
 
         Ranks that have read ahead left it at different steps; so all left it at the same one.
         """

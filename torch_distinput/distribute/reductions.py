@@ -38,6 +38,10 @@ Values = Sequence[Any]
 """One leaf of each local replica."""
 
 _SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
+_UNLIKE_CURE = (
+    "Only numbers of rows may differ, in a gather or over axis=0: pad other sizes to one, as by "
+    'pad_collate(longest_of="step"), and convert to one dtype.'
+)
 """Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
 of two halves that fit, the sum may not. Whole numbers are added in int64."""
 
@@ -158,8 +162,7 @@ def _check_alike(shown: list[Any]) -> None:
             if ours[0] != theirs[0]:
                 msg = (
                     "Expected one name, operation, axis, dtype and shape on all workers, got "
-                    f"{ours[0]} on worker 0 and {theirs[0]} on worker {worker}. "
-                    "Reduce over axis=0 or gather where the numbers of rows differ."
+                    f"{ours[0]} on worker 0 and {theirs[0]} on worker {worker}. {_UNLIKE_CURE}"
                 )
                 raise MismatchError(msg)
 
@@ -296,7 +299,7 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         msg = f"Expected a tensor or number at {name}, got {value!r} ({type(value).__name__})."
-        raise TypeError(msg) from error
+        raise TypeError(f"{msg} Leave it out, or make a tensor of it.") from error
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         msg = (
             f"Expected a dense tensor at {name}, got one of layout {tensor.layout} and dtype "
@@ -324,7 +327,7 @@ def _sum_over(name: str, tensor: torch.Tensor, axes: tuple[int, ...]) -> tuple[t
         count *= tensor.shape[axis]
     if len({axis % tensor.ndim for axis in axes}) < len(axes):
         msg = f"Expected each axis once at {name}, got axis={axes} of shape {tuple(tensor.shape)}."
-        raise ValueError(msg)
+        raise ValueError(f"{msg} Leave the repeated one out.")
     return tensor.sum(dim=axes) if axes else tensor, count  # torch takes () for all axes
 
 
@@ -338,11 +341,8 @@ def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
 
 
 def _make_shape_error(name: str, shown: list[str]) -> ValueError:
-    msg = (
-        f"Expected tensors of one shape at {name} on all replicas, got {', '.join(shown)}. "
-        "Reduce over axis=0 or gather where the numbers of rows differ."
-    )
-    return ValueError(msg)
+    msg = f"Expected tensors of one shape at {name} on all replicas, got {', '.join(shown)}."
+    return ValueError(f"{msg} {_UNLIKE_CURE}")
 
 
 def _shape(tensor: torch.Tensor) -> str:

@@ -39,13 +39,13 @@ def compare(made: Sequence[Fingerprinted], session: Session, *, replicate: bool)
     shown = show(f"{topic}, what was made", kinds)
     _check_alike([json.loads(text) for text in shown], "made")
     refusals = _replicate(made, workers) if replicate else [""] * len(made)
-    prints = json.dumps(
+    fingerprints = json.dumps(
         [
             [repr(thing), thing.fingerprint(), refusal]
             for thing, refusal in zip(made, refusals, strict=True)
         ]
     )
-    shown = show(f"{topic}, state", prints)
+    shown = show(f"{topic}, state", fingerprints)
     _check_alike([json.loads(text) for text in shown], "has")
 
 

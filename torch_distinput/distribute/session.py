@@ -50,7 +50,7 @@ class Session:
         ended_loops: where loops have ended, for what is combined afterwards.
         is_merging: whether a ``merge_call`` is under way, whose arguments the replicas have made.
         of_each_replica: tensors of which each local replica has returned the same one.
-        step_log: of the iterator made last among those that measure their steps; None without one.
+        step_log: of the iterator that delivered last, of those that measure; None without one.
         first_orders: of data that was distributed, the seeds of the orders that were played.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.

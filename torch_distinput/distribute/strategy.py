@@ -274,8 +274,8 @@ class Strategy(ABC):
     def report(self) -> RunReport:
         """Where the time of steps went on all ranks, and which holds up the others; all call it.
 
-        Of the last 1,024 steps of the newest iterator of a dataset with
-        ``InputOptions(trace=...)``; on a mesh, of this rank's workers.
+        Of the last 1,024 steps of the iterator that delivered a step last, of those whose dataset
+        has ``InputOptions(trace=...)``; on a mesh, of this rank's workers.
 
         Raises:
             UsageError: on all ranks, if one of them has measured nothing.
@@ -299,7 +299,7 @@ class Strategy(ABC):
 
         Preprocessing layers that are made inside are compared across workers when it ends; with
         ``replicate`` they get worker 0's state first, and only their configuration is compared.
-        Then all workers enter it.
+        Where layers are compared, leaving it is a collective call: all workers must enter it.
 
         Raises:
             MismatchError: at the end, on all workers, naming those whose layers differ.

@@ -18,7 +18,7 @@ from torch_distinput.engine.steps import (
     Steps,
     assigns_shards,
     check_shards,
-    compare_prints,
+    compare_fingerprints,
     describe_settings,
     make_routes,
     sum_running_numbers,
@@ -113,7 +113,7 @@ class ReadySteps(_BatchSteps):
         if not audited or not assigns_shards(self.route):
             return None
         whole = Shard(seed=self.route.seed)
-        return compare_prints(next(self.source.stream.chunks(whole), None) for _ in range(2))
+        return compare_fingerprints(next(self.source.stream.chunks(whole), None) for _ in range(2))
 
     def expected_ids(
         self, before: Position, after: Position, reading: Reading | None

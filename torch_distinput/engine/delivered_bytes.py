@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput.data.batch.serialized import deserialize, serialize
-from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, StepFacts
 from torch_distinput.engine.feeds import Delivery
 from torch_distinput.plan.progress.delivered import Progress
 
@@ -47,7 +47,7 @@ class DeliveryWriter:
             self._points = points
             progress = (tuple(progress[:-1]), None if points is known else points)
         sizes = None if step is None else step.sizes
-        told = None if step is None else _facts_of(step.trace)
+        told = None if step is None else _facts_of(step.facts)
         return serialize((parts, sizes, delivery.num_examples, progress, spec, told))
 
     def _part(self, part: ReplicaBatch | None) -> Any:
@@ -72,11 +72,11 @@ class DeliveryReader:
         step = None
         if parts is not None:
             counts, num_tokens, costs, packed = told or _NOTHING
-            trace = Trace(
+            facts = StepFacts(
                 source_counts=counts, num_tokens=num_tokens, costs=costs, packed=packed
             )
             own = tuple(map(self._part, parts))
-            step = LocalStep(parts=own, sizes=sizes, trace=trace, owned=True)
+            step = LocalStep(parts=own, sizes=sizes, facts=facts, owned=True)
         if isinstance(progress, tuple):  # what an int is not
             (steps_done, batch, rows, files_touched), points = progress
             self._points = self._points if points is None else points
@@ -92,7 +92,7 @@ class DeliveryReader:
         return ReplicaBatch(leaves, self._structure, ids)
 
 
-def _facts_of(trace: Trace) -> tuple[Any, ...] | None:
+def _facts_of(facts: StepFacts) -> tuple[Any, ...] | None:
     """What is told of a whole step; None if that is nothing, as almost always."""
-    facts = (trace.source_counts, trace.num_tokens, trace.costs, trace.packed)
-    return None if facts == _NOTHING else facts
+    told = (facts.source_counts, facts.num_tokens, facts.costs, facts.packed)
+    return None if told == _NOTHING else told

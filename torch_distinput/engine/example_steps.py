@@ -26,7 +26,7 @@ from torch_distinput.engine.steps import (
     Steps,
     assigns_shards,
     check_shards,
-    compare_prints,
+    compare_fingerprints,
     compares_files,
     describe_settings,
     make_routes,
@@ -237,7 +237,7 @@ class ExampleSteps(Steps):
         if not audited or not assigns_shards(self.route):
             return None
         whole = Shard(seed=self.route.seed)
-        return compare_prints(self._stream.open(whole).take(1) for _ in range(2))
+        return compare_fingerprints(self._stream.open(whole).take(1) for _ in range(2))
 
     def expected_ids(
         self, before: Position, after: Position, reading: Reading | None

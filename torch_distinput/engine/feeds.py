@@ -7,9 +7,9 @@ VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in
 
 Around any of them:
 
-PrintedFeed   partners that all read compare what they have read first
-SlicedFeed    context parallel ranks get slices of the sequences
-TurnFeed      one thread at a time is in the source, over all epochs of a dataset
+FingerprintFeed  partners that all read compare what they have read first
+SlicedFeed       context parallel ranks get slices of the sequences
+TurnFeed         one thread at a time is in the source, over all epochs of a dataset
 
     thread                            lock of the dataset's :class:`SourceTurn`
     prefetch, or caller of ``next``   has it while it pulls a step, or asks for a spec
@@ -17,8 +17,8 @@ TurnFeed      one thread at a time is in the source, over all epochs of a datase
     caller of ``element_spec``        has it while it reads
     caller of ``iter()``              waits until nobody has it, before it prepares the source
 
-Whoever pulls steps counts them, and tells the number; no feed counts. A ``PrintedFeed`` is written
-by who pulls its first step, and read by who has got that step.
+Whoever pulls steps counts them, and tells the number; no feed counts. A ``FingerprintFeed`` is
+written by who pulls its first step, and read by who has got that step.
 """
 
 from __future__ import annotations
@@ -159,14 +159,14 @@ class OwnFeed:
 def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
-        count, trace = step.num_rows, step.trace
-        progress = counter.add_step(count, trace.num_touched, trace.resume_point)
+        count, facts = step.num_rows, step.facts
+        progress = counter.add_step(count, facts.num_touched, facts.resume_point)
         if count:
             yield Delivery(step, count, progress)
 
 
 @final
-class PrintedFeed:
+class FingerprintFeed:
     """The steps of another feed, with a fingerprint of the first one.
 
     Data may lie elsewhere on each machine: of absolute paths the last part counts.
@@ -233,7 +233,7 @@ class SourceTurn:
     """To read from the source of a dataset: one thread at a time, whichever epoch it plays.
 
     Attributes:
-        lock: has it who reads. It is taken by ``with`` alone, which Ctrl-C does not come into.
+        lock: held by who reads. Only ``with`` takes it, so that Ctrl-C cannot leave it held.
     """
 
     def __init__(self) -> None:

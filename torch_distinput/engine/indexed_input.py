@@ -15,7 +15,7 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.sources.spot_check import Prints, SpotCheck
+from torch_distinput.data.sources.spot_check import Fingerprints, SpotCheck
 from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.data.steps.planned_steps import (
@@ -114,7 +114,7 @@ class IndexedInput:
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
-        self._batches.describe_lengths()  # in epoch 0, as costs are
+        self._batches.describe_lengths()  # before a later epoch is told, as costs are
         if self._dealer is not None:
             self._dealer.costs.measure()
         tell_epoch(self._source.dataset, position.epoch)  # loader processes tell theirs
@@ -196,7 +196,7 @@ class IndexedInput:
         return fetched
 
     def _compare(
-        self, opening: Opening, position: Position, check: SpotCheck, found: Prints
+        self, opening: Opening, position: Position, check: SpotCheck, found: Fingerprints
     ) -> None:
         """Compare what the check has found; before two ranks are said to differ, look again."""
         difference = find_difference(opening.exchange(found))
@@ -332,7 +332,7 @@ class PreparedIndices:
         return self._owner.name_order(self._described, sampled, position)
 
     def share(self) -> None:
-        """All know all."""
+        """Nothing: each worker computes the order by itself."""
 
     def first_example(self, *, audited: bool) -> None:
         """Examples are compared by a spot check, where they are fetched."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
-from torch_distinput.data.sources.spot_check import Prints
+from torch_distinput.data.sources.spot_check import Fingerprints
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.engine.epoch_record import Origin
@@ -47,7 +47,7 @@ class Opening:
     monitor: PeerMonitor
     agreement_channel: AgreementChannel
     timeout: float
-    exchange: Callable[[Prints], list[Prints]]
+    exchange: Callable[[Fingerprints], list[Fingerprints]]
     checks_data: bool
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import name_difference
-from torch_distinput.data.sources.spot_check import UNKNOWN, Prints
+from torch_distinput.data.sources.spot_check import UNKNOWN, Fingerprints
 from torch_distinput.errors import MismatchError, refer
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _NUMBERS = frozenset({"torch.bool", "torch.int64", "torch.float64"})
 """What plain numbers of Python become: whether all are whole depends on where a batch was cut."""
 
 
-def find_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
+def find_difference(shown: Sequence[Fingerprints]) -> tuple[int, list[int]] | None:
     """The first example that is not the same on all workers, and the workers that differ.
 
     Args:
@@ -31,7 +31,7 @@ def find_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
         The place of the example, and the workers whose leaves differ from those of the lowest
         worker that knows them; None if there is no such example.
     """
-    known = {worker: prints for worker, prints in enumerate(shown) if prints}
+    known = {worker: fingerprints for worker, fingerprints in enumerate(shown) if fingerprints}
     for place, examples in enumerate(zip(*known.values(), strict=True)):
         for leaf in zip(*(example for example in examples if example), strict=False):
             owners = [worker for worker, example in zip(known, examples, strict=True) if example]
@@ -50,7 +50,7 @@ def confirm(before: list[int], again: list[int]) -> list[int]:
     return [new if new == old else UNKNOWN for old, new in zip(before, again, strict=True)]
 
 
-def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
+def refuse_other_data(shown: Sequence[Fingerprints], index: int, name: str) -> None:
     """Refuse an example that still differs between workers, on all of them.
 
     Args:
@@ -156,14 +156,15 @@ def compare_partners(
         raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")
 
 
-def warn_of_copies(prints: Mapping[int, int | None], own: int) -> None:
+def warn_of_copies(fingerprints: Mapping[int, int | None], own: int) -> None:
     """Warn of first steps that are the same, where each worker has made its own.
 
     Args:
-        prints: by worker, a fingerprint of its first step; None where it is not compared.
+        fingerprints: by worker, a fingerprint of its first step; None where it is not compared.
         own: this worker's number. The first of those that have the same says it for all.
     """
-    alike = [worker for worker, found in prints.items() if found and found == prints.get(own)]
+    mine = fingerprints.get(own)
+    alike = [worker for worker, found in fingerprints.items() if found and found == mine]
     if len(alike) > 1 and own == alike[0]:
         _log.warning(
             "Expected first batches of their own from all workers, got the same from %s: a "

@@ -183,7 +183,7 @@ def sum_running_numbers(route: Route, start: int, stop: int) -> IdSum:
     return sum_range(first, last)
 
 
-def compare_prints(read_twice: Iterable[Chunk | None]) -> int | None:
+def compare_fingerprints(read_twice: Iterable[Chunk | None]) -> int | None:
     """The fingerprint of what was read; None where it is another one each time."""
-    prints = {None if chunk is None else fingerprint(chunk.data) for chunk in read_twice}
-    return prints.pop() if len(prints) == 1 else None
+    fingerprints = {None if chunk is None else fingerprint(chunk.data) for chunk in read_twice}
+    return fingerprints.pop() if len(fingerprints) == 1 else None

@@ -218,12 +218,12 @@ class PreparedStream:
 
             steps, note_vote = timed_steps.time_steps(steps, self._clock), timed_steps.note_vote
         # Data of their own is compared once: whoever has not taken his part does not in any epoch.
-        is_printed = not self.steps.is_dealt and origin.position.epoch == 0
+        is_fingerprinted = not self.steps.is_dealt and origin.position.epoch == 0
         try:
             agreement = opening.agreement_channel.start(
                 steps,
                 shared=shared,
-                introduce=partial(introduce_first, is_printed=is_printed),
+                introduce=partial(introduce_first, is_fingerprinted=is_fingerprinted),
                 counter=counter,
                 timeout=opening.timeout,
                 tallied=self.steps.tally.size,

@@ -34,13 +34,13 @@ class Introduction(NamedTuple):
     """
 
     spec: Any
-    print: int | None
+    fingerprint: int | None
 
 
-def introduce_first(step: LocalStep, *, is_printed: bool) -> Introduction:
+def introduce_first(step: LocalStep, *, is_fingerprinted: bool) -> Introduction:
     """Introduce the first step of a worker that has examples."""
     number = None
-    if is_printed:
+    if is_fingerprinted:
         found = examine([part.batch for part in step.parts if part is not None])
         number = None if found.unchecked else found.number
     return Introduction(introduce(step), number)
@@ -134,7 +134,7 @@ class VotedFeed:
         if odd:
             expected, got = name_difference(kinds[first], kinds[odd[0]])
             raise make_kinds_error(first, expected, odd, got)
-        warn_of_copies({worker: one.print for worker, one in known.items()}, self._worker)
+        warn_of_copies({worker: one.fingerprint for worker, one in known.items()}, self._worker)
 
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""

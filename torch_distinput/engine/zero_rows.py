@@ -158,6 +158,7 @@ def make_spec_error() -> SourceError:
     """The error for a source that has shown no example to anybody."""
     msg = (
         "Expected at least one step to know the structure of a batch, got none from any worker: "
-        "the source is empty, or drop_last left all of it out."
+        "the source is empty, or drop_last left all of it out. Check the source, or leave "
+        "drop_last out."
     )
     return SourceError(msg)

@@ -53,12 +53,15 @@ def _main() -> None:
 
 def _load_recipe(name: str) -> dict[str, Any]:
     if name.endswith(".py") and not Path(name).is_file():
-        msg = f"Expected a Python file at {name}, found none."
+        msg = f"Expected a Python file at {name}, found none. Check the path."
         raise SystemExit(msg)
     found = runpy.run_path(name) if name.endswith(".py") else vars(importlib.import_module(name))
     missing = [part for part in ("features", "dataset") if part not in found]
     if missing:
-        msg = f"Expected `features` and `dataset` in {name}, but it has no {missing[0]!r}."
+        msg = (
+            f"Expected `features` and `dataset` in {name}, but it has no {missing[0]!r}. Define "
+            "both there, as values or as functions that return them."
+        )
         raise SystemExit(msg)
     return {
         part: found[part]() if _is_function(found[part]) else found[part]

@@ -1,6 +1,6 @@
 """Parameters of a module that live on servers: placed, pulled, pushed, saved whole.
 
-handle, create        what a user holds; how it is made
+parameters, create    what a user holds; how it is made
 client, local_module  one process's copy of the module: pulls and pushes
 server, gate          the object in a server's process; whose push comes next
 held, optimizers      the shards of one server, and its optimizer

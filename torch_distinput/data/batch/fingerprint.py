@@ -288,13 +288,13 @@ class Digest:
             self._words.append((kind.__qualname__,))
             self._array(parts, depth + 1)
             return
-        prints = set()
+        fingerprints = set()
         for _ in range(2):
             part = Digest(Budget())
             part._described(value, depth)
-            prints.add(part.taken())
-        number, unchecked = prints.pop()
-        if prints:  # the other one
+            fingerprints.add(part.taken())
+        number, unchecked = fingerprints.pop()
+        if fingerprints:  # the other one
             self._by_class(kind)
             return
         self._words.append((kind.__qualname__, number))

@@ -161,7 +161,10 @@ class Mixed(LeafKind):
         structure = flatten(there[0])[1]
         flat = [leaves_like(batch, structure) for batch in there]
         if any(leaves is None for leaves in flat):
-            msg = "Expected batches of one structure from a source of a mixture, got several."
+            msg = (
+                "Expected batches of one structure from a source of a mixture, got several. Give "
+                "all its examples the same keys and containers."
+            )
             raise ValueError(msg)
         columns = zip(*(leaves or [] for leaves in flat), strict=True)
         joined = [self._kind_of(column[0]).concat(column) for column in columns]

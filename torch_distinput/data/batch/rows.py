@@ -236,7 +236,10 @@ def _columns(batches: Sequence[Batch]) -> tuple[Structure, list[tuple[Any, ...]]
     odd = next((batch for batch, leaves in zip(batches, flat, strict=True) if leaves is None), None)
     if odd is not None:
         expected, got = (", ".join(leaf_names(s)) for s in (structure, flatten(odd)[1]))
-        msg = f"Expected batches of one structure to join, got one of {expected} and one of {got}."
+        msg = (
+            f"Expected batches of one structure to join, got one of {expected} and one of {got}. "
+            "Give all of them the same keys and containers."
+        )
         raise ValueError(msg)
     return structure, list(zip(*(leaves for leaves in flat if leaves is not None), strict=True))
 

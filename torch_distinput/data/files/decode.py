@@ -130,7 +130,10 @@ class Decode:
             return chunk
         data = self.reader.decode(chunk.data)
         if num_rows(data) != chunk.num_rows:
-            msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
+            msg = (
+                f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records. "
+                "Return a row for each, and leave records out by a filter()."
+            )
             raise ValueError(msg)
         return chunk._replace(data=data)
 

@@ -37,7 +37,10 @@ def check_wanted(wanted: Wanted, *, lists: bool = True) -> None:
         return
     sound = isinstance(wanted, (Mapping, Sequence)) and not isinstance(wanted, str)
     if not sound or not all(isinstance(name, str) for name in wanted):
-        msg = f"Expected columns to be names, or names with types, got {wanted!r}."
+        msg = (
+            f"Expected columns to be names, or names with types, got {wanted!r}. Write for example "
+            'columns=["a", "b"], or columns={"a": torch.int64, "b": str}.'
+        )
         raise ValueError(msg)
     for name, given in wanted.items() if isinstance(wanted, Mapping) else ():
         dtype, ragged = _split_type(given)

@@ -68,7 +68,10 @@ class CSV(Reader):
         """Refuse what cannot be read."""
         check_wanted(self.columns, lists=False)
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
-            msg = f"Expected delimiter to be one character, got {self.delimiter!r}."
+            msg = (
+                f"Expected delimiter to be one character, got {self.delimiter!r}. Write for "
+                'example delimiter=";", or "\\t" for tabs.'
+            )
             raise ValueError(msg)
 
     def with_packed_strings(self) -> CSV:

@@ -92,7 +92,7 @@ def columns_of(source: Any) -> Batch | None:
     if any(isinstance(column, _COLUMNS) for column in columns.values()):
         shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
         msg = (
-            f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
+            f"Expected every column to be a tensor or an array, got {{{shown}}}. Make tensors or "
             "arrays of the others, or PackedStrings, or pass examples: list(zip(...))."
         )
         raise TypeError(msg)

@@ -39,7 +39,7 @@ class ReadyStream:
 
     source: Any
     expected: str = "a ready global batch, because no global_batch_size was given"
-    cure: str = "If the elements are examples, pass global_batch_size."
+    cure: str = "If the elements are examples, pass global_batch_size, or batch_size to adapt()."
 
     def chunks(self, shard: Shard, start: Start = None) -> Iterator[Chunk]:
         """Yield the batches, rows numbered; name the batch at which the source raises.

@@ -125,9 +125,9 @@ def _check_number_of_parts(source: Any, num_pipelines: int, num_ranks: int) -> N
         return
     if num_parts != num_pipelines:
         msg = (
-            f"Expected as many parts as workers with data of their own, {num_pipelines} here, got "
-            f"one of {num_parts} ({split}): examples would be lost or come twice. Split by "
-            "strategy.worker_index and strategy.num_workers, in a function by "
+            f"Expected a source split into {num_pipelines} parts, one for each worker that reads "
+            f"its own data, got one split into {num_parts} ({split}): examples would be lost or "
+            "come twice. Split by strategy.worker_index and strategy.num_workers, in a function by "
             "context.input_pipeline_id and context.num_input_pipelines: for WebDataset "
             "wds.WebDataset(urls[context.input_pipeline_id :: context.num_input_pipelines], "
             "nodesplitter=None)."

@@ -43,7 +43,7 @@ from torch_distinput.plan.progress.state import NOT_TOLD, SUBSET, WHOLE
 from torch_distinput.random_generators import forked_generators, seed_generators
 
 _log = logging.getLogger(__name__)
-Prints = list[list[int]]
+Fingerprints = list[list[int]]
 """For each example a fingerprint of each leaf."""
 UNKNOWN = 0
 """Instead of a fingerprint, which is never 0."""
@@ -72,7 +72,7 @@ class SpotCheck:
     times: int = 2
     compares_sources: bool = False
 
-    def run(self, fetch: Callable[[Indices], Batch]) -> Prints:
+    def run(self, fetch: Callable[[Indices], Batch]) -> Fingerprints:
         """Return a fingerprint of each leaf of each example; nothing where they cannot be had.
 
         Raises:
@@ -81,10 +81,10 @@ class SpotCheck:
         if self.compares_sources:
             fetch.check()  # type: ignore[attr-defined]
         if isinstance(fetch, ColumnFetch):  # no code of the user's
-            return [_prints_of(fetch, index) for index in self.indices]
+            return [_fingerprints_of(fetch, index) for index in self.indices]
         try:
             with forked_generators(_PATIENCE_SECONDS):
-                return [self._stable_prints(fetch, index) for index in self.indices]
+                return [self._stable_fingerprints(fetch, index) for index in self.indices]
         except TimeoutError:  # a simulated worker hangs in its dataset
             _log.info("Examples are not compared: random generators are in use elsewhere.")
         except Exception:  # noqa: BLE001, S110 - the step that needs it raises it, with its place
@@ -95,19 +95,19 @@ class SpotCheck:
         """The check to be made before an example is said to differ."""
         return SpotCheck((index,), _OFTEN)
 
-    def _stable_prints(self, fetch: Callable[[Indices], Batch], index: int) -> list[int]:
+    def _stable_fingerprints(self, fetch: Callable[[Indices], Batch], index: int) -> list[int]:
         """The fingerprints of leaves that are the same each time, UNKNOWN for the others."""
         fetched = []
         for _ in range(self.times):
             seed_generators(_KEY)
-            fetched.append(_prints_of(fetch, index))
+            fetched.append(_fingerprints_of(fetch, index))
         if len(set(map(len, fetched))) > 1:
             return []
         columns = zip(*fetched, strict=True)
-        return [prints[0] if len(set(prints)) == 1 else UNKNOWN for prints in columns]
+        return [found[0] if len(set(found)) == 1 else UNKNOWN for found in columns]
 
 
-def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
+def _fingerprints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
     leaves, _ = flatten(fetch(np.array([index])))
     return [fingerprint(drop_folders(leaf)) for leaf in leaves]
 

@@ -18,7 +18,7 @@ from torch_distinput.data.sources.sequences.balance import (
 )
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.steps.local_step import Trace
+from torch_distinput.data.steps.local_step import StepFacts
 from torch_distinput.data.steps.planned_steps import PlannedStep, plan_steps
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
@@ -129,8 +129,8 @@ class ExampleDealer:
 def _plan(
     indices: Indices, dealt: DealtStep, num_examples: int, longest: int | None
 ) -> PlannedStep:
-    trace = Trace(costs=dealt.costs)
-    return PlannedStep(indices[dealt.rows], dealt.sizes, num_examples, longest, trace)
+    facts = StepFacts(costs=dealt.costs)
+    return PlannedStep(indices[dealt.rows], dealt.sizes, num_examples, longest, facts)
 
 
 @final

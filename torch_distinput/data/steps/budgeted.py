@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.steps.balanced import RowDealer
-from torch_distinput.data.steps.local_step import SourceCounts, Trace
+from torch_distinput.data.steps.local_step import SourceCounts, StepFacts
 from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.ready_batches import fingerprint_batch
 from torch_distinput.data.steps.rebatch import CutRows, deal_cut_rows, make_cut_rows
@@ -189,16 +189,16 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
                 played = row + sum(cut.num_rows for cut in cuts[:first_step])
                 self._check_delivered(played, played)
             mark = self._mark(chunk, number, int(counted.sum()))
-            whole = self._trace(chunk, number, row, int(counted.sum()))
+            whole = self._facts(chunk, number, row, int(counted.sum()))
             if self._dealer is not None and self._splitter.shared:
                 yield deal_cut_rows(chunk, self._dealer, mark, whole)
                 continue
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.stop)
                 tokens = int(counted[cut.start : cut.stop].sum())
-                trace = count_own(whole, mine, self._stream, self._splitter, num_tokens=tokens)
+                facts = count_own(whole, mine, self._stream, self._splitter, num_tokens=tokens)
                 yield make_cut_rows(
-                    mine, cut.sizes, self._splitter, mark, trace, dealer=self._dealer
+                    mine, cut.sizes, self._splitter, mark, facts, dealer=self._dealer
                 )
             first_step = 0
 
@@ -226,7 +226,7 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         content ^= mark_order(chunk, self._stream, self._splitter)
         return (content ^ hash((chunk.num_rows, tokens))) & (2**63 - 1) | 1
 
-    def _trace(self, chunk: Chunk, number: int, row: int, tokens: int) -> Trace:
+    def _facts(self, chunk: Chunk, number: int, row: int, tokens: int) -> StepFacts:
         """Where a batch begins, and what is known of all of it."""
         splitter, stream = self._splitter, self._stream
         counts = None
@@ -236,7 +236,7 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         if point is not None:
             point = point._replace(row=row, skip=chunk.place.skip)
         is_known = splitter.shared or splitter.topology.num_workers == 1
-        return Trace(
+        return StepFacts(
             resume_point=point,
             num_touched=chunk.place.num_touched,
             source_counts=counts,

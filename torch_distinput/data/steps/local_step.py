@@ -146,16 +146,16 @@ class CostTotals:
 
 
 @final
-class Trace(NamedTuple):
+class StepFacts(NamedTuple):
     """Where a step was read; enough to read it again.
 
     Attributes:
-        resume_point: see :class:`LocalStep`.
-        num_touched: see :class:`LocalStep`.
+        resume_point: a place at or before the step from which the stream can be read again.
+        num_touched: how many of the files assigned to this worker the rows up to here are from.
         source_counts: of the whole step of a mixture; None where this worker does not know it.
         num_tokens: of the whole step, where batches are filled by a token budget; None where this
             worker does not know it.
-        own: numbers of this worker's rows, to be joined with those of others: see
+        tally: numbers of this worker's rows, to be joined with those of others: see
             :class:`StepTally`.
         costs: of the step, where its rows were dealt by them.
         packed: of the rows of this worker, where they are packed.
@@ -166,36 +166,36 @@ class Trace(NamedTuple):
     num_touched: int = 0
     source_counts: SourceCounts | None = None
     num_tokens: int | None = None
-    own: Tally = NO_TALLY
+    tally: Tally = NO_TALLY
     costs: StepCosts | None = None
     packed: PackedCounts | None = None
     work: Work | None = None
 
 
-NO_TRACE = Trace()
+NO_FACTS = StepFacts()
 
 
-def with_work(trace: Trace, work: Work) -> Trace:
-    """As ``trace._replace``, which costs more than what is measured here."""
-    return Trace(*trace[:-1], work)
+def with_work(facts: StepFacts, work: Work) -> StepFacts:
+    """As ``facts._replace``, which costs more than what is measured here."""
+    return StepFacts(*facts[:-1], work)
 
 
 @final
-class TraceTotals:
+class FactTotals:
     """Adds up what the steps of an iterator tell."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.sources, self.costs, self.packed = SourceTotals(), CostTotals(), PackedTotals()
 
-    def add(self, trace: Trace) -> None:
+    def add(self, facts: StepFacts) -> None:
         """Add a step."""
-        if trace.source_counts is not None:
-            self.sources.add(trace.source_counts)
-        if trace.costs is not None:
-            self.costs.add(trace.costs)
-        if trace.packed is not None:
-            self.packed.add(trace.packed)
+        if facts.source_counts is not None:
+            self.sources.add(facts.source_counts)
+        if facts.costs is not None:
+            self.costs.add(facts.costs)
+        if facts.packed is not None:
+            self.packed.add(facts.packed)
 
 
 class LocalStep(NamedTuple):
@@ -206,7 +206,7 @@ class LocalStep(NamedTuple):
         sizes: rows of each local replica.
         mark: fingerprint of the whole global batch where all workers must have read it alike;
             0 where they need not, or it was not taken.
-        trace: where it was read.
+        facts: where it was read.
         owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
             source may do so as soon as it is asked for the next step.
         is_alike: all steps of the epoch have leaves of the same dtypes and trailing sizes.
@@ -215,24 +215,24 @@ class LocalStep(NamedTuple):
     parts: tuple[ReplicaBatch | None, ...]
     sizes: tuple[int, ...]
     mark: int = 0
-    trace: Trace = NO_TRACE
+    facts: StepFacts = NO_FACTS
     owned: bool = False
     is_alike: bool = False
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """A place at or before the step from which the stream can be read again."""
-        return self.trace.resume_point
+        """That of its facts."""
+        return self.facts.resume_point
 
     @property
     def num_touched(self) -> int:
-        """How many of the files assigned to this worker the rows up to here are from."""
-        return self.trace.num_touched
+        """That of its facts."""
+        return self.facts.num_touched
 
     @property
     def tally(self) -> Tally:
         """Numbers of this worker in the step, where they are joined."""
-        return self.trace.own
+        return self.facts.tally
 
     @property
     def num_rows(self) -> int:
@@ -254,7 +254,7 @@ def cut_step(
     sizes: tuple[int, ...],
     *,
     mark: int = 0,
-    trace: Trace = NO_TRACE,
+    facts: StepFacts = NO_FACTS,
     owned: bool = False,
     is_alike: bool = False,
 ) -> LocalStep:
@@ -262,7 +262,7 @@ def cut_step(
     parts: tuple[ReplicaBatch | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
-    return LocalStep(parts, sizes, mark, trace, owned, is_alike)
+    return LocalStep(parts, sizes, mark, facts, owned, is_alike)
 
 
 def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:
@@ -274,6 +274,6 @@ def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None
     ]
 
 
-def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:
+def empty_step(num_replicas: int, *, mark: int = 0, facts: StepFacts = NO_FACTS) -> LocalStep:
     """Return a step in which this worker's replicas have no rows."""
-    return LocalStep((None,) * num_replicas, (0,) * num_replicas, mark, trace)
+    return LocalStep((None,) * num_replicas, (0,) * num_replicas, mark, facts)

@@ -14,12 +14,12 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.sources.spot_check import Prints, SpotCheck
+from torch_distinput.data.sources.spot_check import Fingerprints, SpotCheck
 from torch_distinput.data.steps.local_step import (
-    NO_TRACE,
+    NO_FACTS,
     LocalStep,
     ReplicaBatch,
-    Trace,
+    StepFacts,
     cut_step,
     empty_step,
     take_apart,
@@ -43,14 +43,14 @@ class PlannedStep(NamedTuple):
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
         longest: length of the longest of these; None where rows are not padded to it.
-        trace: what is told of the step.
+        facts: what is told of the step.
     """
 
     indices: Indices
     sizes: tuple[int, ...]
     num_examples: int
     longest: int | None = None
-    trace: Trace = NO_TRACE
+    facts: StepFacts = NO_FACTS
 
 
 class PaddedRows(NamedTuple):
@@ -78,7 +78,7 @@ class StepFetch:
     fetch: Callable[[Indices], Batch]
     copies: bool = False
 
-    def __call__(self, task: FetchTask) -> Batch | Prints | None:
+    def __call__(self, task: FetchTask) -> Batch | Fingerprints | None:
         """Return the examples, None without any; or the fingerprints that were asked for."""
         if isinstance(task, SpotCheck):
             return task.run(self.fetch)
@@ -156,7 +156,7 @@ def fetch_steps(
     owned: bool,
     check: SpotCheck | None = None,
     is_timed: bool = False,
-) -> tuple[Prints, Iterator[tuple[LocalStep, int]]]:
+) -> tuple[Fingerprints, Iterator[tuple[LocalStep, int]]]:
     """Start fetching.
 
     Args:
@@ -171,7 +171,7 @@ def fetch_steps(
         The fingerprints that were asked for; and the steps with their examples, each with the
         number of examples in sync.
     """
-    checked: Prints = []
+    checked: Fingerprints = []
     if check is not None and not loader.has_processes:
         with loader.at_epoch(epoch):
             checked = loader.fetch(check)
@@ -207,9 +207,9 @@ def _fetch_here(
 ) -> Iterator[tuple[LocalStep, int]]:
     """Fetch each step when its turn comes, in as few calls as can be."""
     columns = fetch if isinstance(fetch, ColumnFetch) else None
-    for indices, sizes, num_examples, longest, trace in planned:
+    for indices, sizes, num_examples, longest, facts in planned:
         if not len(indices):
-            yield empty_step(len(sizes), trace=trace), num_examples
+            yield empty_step(len(sizes), facts=facts), num_examples
             continue
         try:
             if columns is not None:
@@ -220,7 +220,7 @@ def _fetch_here(
                 part = take_apart(fetched, indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        step = cut_step(part, sizes, owned=owned, trace=trace, is_alike=columns is not None)
+        step = cut_step(part, sizes, owned=owned, facts=facts, is_alike=columns is not None)
         yield step, num_examples
 
 
@@ -244,10 +244,10 @@ def _merge(
     for batch in results:
         step = waiting.popleft()
         if batch is None:
-            yield empty_step(len(step.sizes), trace=step.trace), step.num_examples
+            yield empty_step(len(step.sizes), facts=step.facts), step.num_examples
         else:
             part = take_apart(batch, step.indices)
-            cut = cut_step(part, step.sizes, owned=owned, trace=step.trace)
+            cut = cut_step(part, step.sizes, owned=owned, facts=step.facts)
             yield cut, step.num_examples
     if waiting or next(planned, None) is not None:
         raise ended_early()
@@ -255,8 +255,8 @@ def _merge(
 
 def _plan_work(planned: Iterator[PlannedStep]) -> Iterator[PlannedStep]:
     """Planned steps with room for what making them takes."""
-    for indices, sizes, num_examples, longest, trace in planned:
-        yield PlannedStep(indices, sizes, num_examples, longest, with_work(trace, Work()))
+    for indices, sizes, num_examples, longest, facts in planned:
+        yield PlannedStep(indices, sizes, num_examples, longest, with_work(facts, Work()))
 
 
 def _unpack_batches(results: Iterator[Any], waiting: deque[PlannedStep]) -> Iterator[Any]:
@@ -265,7 +265,7 @@ def _unpack_batches(results: Iterator[Any], waiting: deque[PlannedStep]) -> Iter
         if not isinstance(made, TimedBatch):  # a check
             yield made
             continue
-        work = waiting[0].trace.work
+        work = waiting[0].facts.work
         if work is not None:
             work.source, work.collate = made.source, made.collate
         yield made.batch

@@ -14,7 +14,7 @@ from torch_distinput.data.sources.ready_batches import ReadyStream, first_row
 from torch_distinput.data.steps.local_step import (
     LocalStep,
     ReplicaBatch,
-    Trace,
+    StepFacts,
     copy_part,
     cut_step,
     take_apart,
@@ -57,14 +57,14 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
             mark = fingerprint_batch(chunk, number - read_plan.batch, self._splitter)
             whole = not chunk.place.skip  # else it cannot be started again from its first row
             resume_point = make_resume_point(chunk, batch=number, row=start) if whole else None
-            trace = Trace(resume_point=resume_point)
+            facts = StepFacts(resume_point=resume_point)
             if chunk.num_rows != num_rows:  # as a rule all batches but the last are of one size
                 num_rows, cuts = chunk.num_rows, self._splitter.cut(chunk.num_rows)
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 part = take_apart(mine.data, mine.ids)
                 part = copy_part(part) if lent else part
-                yield cut_step(part, cut.sizes, mark=mark, trace=trace)
+                yield cut_step(part, cut.sizes, mark=mark, facts=facts)
             first_step = 0
         if self._witness and (notes := self._witness.notes()):
             yield notes
@@ -133,7 +133,8 @@ class PlayedDataset(IterableDataset[LocalStep]):
         if all(starts):  # each stream can be started again from here
             start = Place(STREAMS, inner=starts)
             resume_point = ResumePoint(batch=number, row=0, segment=0, start=start)
-        return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(resume_point=resume_point))
+        facts = StepFacts(resume_point=resume_point)
+        return LocalStep(parts=tuple(parts), sizes=sizes, facts=facts)
 
     def _kept_part(self, chunk: Chunk) -> tuple[ReplicaBatch, Start]:
         """A batch that outlives the next one, which may be in the same buffer; and its place."""

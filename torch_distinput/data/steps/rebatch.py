@@ -19,12 +19,12 @@ from torch_distinput.data.sources.sequences.packed_contents import count_packed
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import (
-    NO_TRACE,
+    NO_FACTS,
     LocalStep,
     PackedCounts,
     ReplicaBatch,
     SourceCounts,
-    Trace,
+    StepFacts,
     cut_step,
     empty_step,
 )
@@ -59,13 +59,13 @@ class CutRows(NamedTuple):
         chunk: the rows of all local replicas; None if they have none.
         sizes: rows of each local replica.
         mark: see :class:`LocalStep`.
-        trace: see :class:`LocalStep`.
+        facts: see :class:`LocalStep`.
     """
 
     chunk: Chunk | None
     sizes: tuple[int, ...]
     mark: int = 0
-    trace: Trace = NO_TRACE
+    facts: StepFacts = NO_FACTS
 
 
 @final
@@ -156,15 +156,15 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if number == 0:
                 _warn_if_heavy(chunk)
             mark = self._mark(chunk, number) if self._is_compared else 0
-            trace = self._trace(chunk, number, counts=self._count_sources(chunk))
+            facts = self._facts(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
-                yield deal_cut_rows(chunk, self._dealer, mark, trace)
+                yield deal_cut_rows(chunk, self._dealer, mark, facts)
                 continue
             if count < self._size:
                 cuts = self._splitter.cut(count)
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
-                yield self._step(mine, cut.sizes, mark, trace)
+                yield self._step(mine, cut.sizes, mark, facts)
             first_step = 0
 
     def _cut_streaming(self, reader: RowReader) -> Iterator[CutRows]:
@@ -179,8 +179,8 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             count = chunk.num_rows if chunk else 0
             if count or not cut.num_rows:
                 first = not any(cut.num_rows for cut in cuts[:step])
-                trace = self._trace(chunk, batch, first=first) if chunk else NO_TRACE
-                yield self._streaming_step(cut, chunk, trace)
+                facts = self._facts(chunk, batch, first=first) if chunk else NO_FACTS
+                yield self._streaming_step(cut, chunk, facts)
             if count < cut.num_rows:
                 return
 
@@ -201,17 +201,17 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             # The others' places are not asked for, and here the piece may begin later.
             first = not cut.start and chunk is not None
-            trace = self._trace(chunk, number) if chunk and first else NO_TRACE
-            step = self._streaming_step(cut, chunk, trace)
+            facts = self._facts(chunk, number) if chunk and first else NO_FACTS
+            step = self._streaming_step(cut, chunk, facts)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
             yield step._replace(mark=seen)
             if seen < self._size:
                 return
 
-    def _streaming_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
+    def _streaming_step(self, cut: Cut, chunk: Chunk | None, facts: StepFacts) -> CutRows:
         if chunk is None:
-            return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
-        return self._step(chunk, cut.fill(chunk.num_rows), 0, trace)
+            return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), facts=facts)
+        return self._step(chunk, cut.fill(chunk.num_rows), 0, facts)
 
     def _mark(self, batch: Chunk, number: int) -> int:
         """A number that is the same on all workers, if they read the same batch."""
@@ -224,21 +224,21 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return None
         return SourceCounts(*self._mixture.count_sources(batch))
 
-    def _trace(
+    def _facts(
         self, chunk: Chunk, number: int, *, first: bool = True, counts: SourceCounts | None = None
-    ) -> Trace:
+    ) -> StepFacts:
         """Where a batch was read, of which the chunk is the beginning if ``first``."""
         batch = self._read_plan.batch + number
         row = self._bounds.begin(batch)
         resume_point = make_resume_point(chunk, batch=batch, row=row) if first else None
-        return Trace(resume_point, chunk.place.num_touched, counts)
+        return StepFacts(resume_point, chunk.place.num_touched, counts)
 
     def _step(
-        self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
+        self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, facts: StepFacts = NO_FACTS
     ) -> CutRows:
         if self._mixture is not None:
-            trace = count_own(trace, chunk, self._mixture, self._splitter)
-        return make_cut_rows(chunk, sizes, self._splitter, mark, trace, dealer=self._dealer)
+            facts = count_own(facts, chunk, self._mixture, self._splitter)
+        return make_cut_rows(chunk, sizes, self._splitter, mark, facts, dealer=self._dealer)
 
 
 def make_cut_rows(
@@ -246,7 +246,7 @@ def make_cut_rows(
     sizes: tuple[int, ...],
     splitter: Splitter,
     mark: int,
-    trace: Trace,
+    facts: StepFacts,
     *,
     dealer: RowDealer | None = None,
 ) -> CutRows:
@@ -255,17 +255,17 @@ def make_cut_rows(
     ``dealer``: deals them to the replicas of a worker that has them for itself.
     """
     if not sum(sizes):
-        return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
+        return CutRows(chunk=None, sizes=sizes, mark=mark, facts=facts)
     if dealer is not None and not splitter.shared and len(sizes) > 1:
         dealt = dealer.deal_own(chunk, sizes)
         chunk, sizes = chunk.take(dealt.rows), dealt.sizes
-        trace = trace._replace(costs=dealt.costs)
+        facts = facts._replace(costs=dealt.costs)
     elif outlives_the_source(splitter):
         chunk = Chunk(rows.compact(chunk.data), chunk.ids, chunk.place)
-    return CutRows(chunk, sizes, mark, trace)
+    return CutRows(chunk, sizes, mark, facts)
 
 
-def deal_cut_rows(batch: Chunk, dealer: RowDealer, mark: int, trace: Trace) -> CutRows:
+def deal_cut_rows(batch: Chunk, dealer: RowDealer, mark: int, facts: StepFacts) -> CutRows:
     """Return the rows of a shared batch that are dealt to this worker.
 
     All workers deal alike if they find the same costs. So these are compared, as the batches are.
@@ -274,8 +274,8 @@ def deal_cut_rows(batch: Chunk, dealer: RowDealer, mark: int, trace: Trace) -> C
     if dealer.splitter.topology.num_workers > 1:
         mark ^= mark_of_costs
     mine = batch.take(dealt.rows) if len(dealt.rows) else None
-    trace = trace._replace(costs=dealt.costs)
-    return CutRows(chunk=mine, sizes=dealt.sizes, mark=mark, trace=trace)
+    facts = facts._replace(costs=dealt.costs)
+    return CutRows(chunk=mine, sizes=dealt.sizes, mark=mark, facts=facts)
 
 
 @final
@@ -303,13 +303,13 @@ class Finish:
         """Make the step."""
         if isinstance(item, ReadReport):
             return item
-        chunk, sizes, mark, trace = item
+        chunk, sizes, mark, facts = item
         if chunk is None:
-            return empty_step(len(sizes), mark=mark, trace=trace)
+            return empty_step(len(sizes), mark=mark, facts=facts)
         if type(self.stream) in _MAY_BE_PACKED:
             contents = count_packed(self.stream, chunk.data)
             packed = None if contents is None else PackedCounts.of(contents)
-            trace = trace._replace(packed=packed)
+            facts = facts._replace(packed=packed)
         batch = self.stream.finish(chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)
@@ -320,8 +320,8 @@ class Finish:
         part = ReplicaBatch(list(map(rows.as_tensor, leaves)), structure, chunk.ids)
         if self.padding is not None:
             longest = self.padding.measure(part)
-            part, trace = self.padding.widen(part, longest), with_longest(trace, longest)
-        return cut_step(part, sizes, mark=mark, trace=trace)
+            part, facts = self.padding.widen(part, longest), with_longest(facts, longest)
+        return cut_step(part, sizes, mark=mark, facts=facts)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

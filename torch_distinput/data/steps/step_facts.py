@@ -69,7 +69,7 @@ def with_source_counts(
             dict(zip(names, counts, strict=True)),
             dict(zip(names, mixture.count_passes(after), strict=True)),
         )
-        yield step._replace(trace=step.trace._replace(source_counts=found)), num_examples
+        yield step._replace(facts=step.facts._replace(source_counts=found)), num_examples
 
 
 def with_num_tokens(
@@ -77,7 +77,7 @@ def with_num_tokens(
 ) -> Iterator[tuple[LocalStep, int]]:
     """Steps with the tokens of their global batches."""
     for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
-        yield step._replace(trace=step.trace._replace(num_tokens=tokens)), num_examples
+        yield step._replace(facts=step.facts._replace(num_tokens=tokens)), num_examples
 
 
 def with_packed_counts(
@@ -90,7 +90,7 @@ def with_packed_counts(
     for step, num_examples in steps:
         ids = [part.ids for part in step.parts if part is not None]
         counts = PackedCounts.of(contents[np.concatenate(ids)]) if ids else None
-        yield step._replace(trace=step.trace._replace(packed=counts)), num_examples
+        yield step._replace(facts=step.facts._replace(packed=counts)), num_examples
 
 
 def _count_own(

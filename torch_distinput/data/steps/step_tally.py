@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
-from torch_distinput.data.steps.local_step import LocalStep, SourceCounts, Trace
+from torch_distinput.data.steps.local_step import LocalStep, SourceCounts, StepFacts
 from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.stream.chunk import Chunk
@@ -70,18 +70,18 @@ class StepTally:
 
     def complete(self, step: LocalStep, tally: Tally) -> LocalStep:
         """The step with what is known of the whole of it."""
-        trace, repeats = step.trace, tally.peaks
+        facts, repeats = step.facts, tally.peaks
         if self.padding is not None:
             longest, repeats = repeats[0], repeats[1:]
             step = self.padding.widen_step(step, longest)
         if tally.sums:
             tokens, *examples = tally.sums
             counts = SourceCounts(self._by_name(examples), self._by_name(repeats))
-            trace = trace._replace(
+            facts = facts._replace(
                 num_tokens=tokens if self.counts_tokens else None,
                 source_counts=counts if self.sources else None,
             )
-        return step._replace(trace=trace)
+        return step._replace(facts=facts)
 
     def join(self, steps: Sequence[LocalStep]) -> list[LocalStep]:
         """The parts of all workers in a step, with what is known of the whole of it."""
@@ -98,23 +98,23 @@ class StepTally:
 NOTHING_COUNTED = StepTally()
 
 
-def with_longest(trace: Trace, longest: int) -> Trace:
-    """The trace of a step with the length of this worker's longest row in it."""
-    sums, peaks = trace.own
-    return trace._replace(own=Tally(sums, (longest, *peaks)))
+def with_longest(facts: StepFacts, longest: int) -> StepFacts:
+    """The facts of a step with the length of this worker's longest row in it."""
+    sums, peaks = facts.tally
+    return facts._replace(tally=Tally(sums, (longest, *peaks)))
 
 
 def count_own(
-    trace: Trace, chunk: Chunk, stream: Stream, splitter: Splitter, *, num_tokens: int = 0
-) -> Trace:
-    """The trace of a step with what this worker has in it, and of the whole if that is all."""
+    facts: StepFacts, chunk: Chunk, stream: Stream, splitter: Splitter, *, num_tokens: int = 0
+) -> StepFacts:
+    """The facts of a step with what this worker has in it, and of the whole if that is all."""
     if splitter.shared or not chunk.num_rows:
-        return trace
+        return facts
     is_alone = splitter.topology.num_workers == 1
     if not isinstance(stream, MixedStream):
-        return trace._replace(own=Tally((num_tokens,))) if num_tokens and not is_alone else trace
+        return facts._replace(tally=Tally((num_tokens,))) if num_tokens and not is_alone else facts
     counts = SourceCounts(*stream.count_sources(chunk))
     if is_alone:
-        return trace._replace(source_counts=counts)
+        return facts._replace(source_counts=counts)
     sums = (num_tokens, *counts.examples.values())
-    return trace._replace(own=Tally(sums, tuple(counts.repeats.values())))
+    return facts._replace(tally=Tally(sums, tuple(counts.repeats.values())))

@@ -56,7 +56,8 @@ def find_system(
         if protocol in _IN_BLOCKS:
             msg = (
                 f"Expected 'simplecache::', which keeps whole files, got {protocol + '::'!r} in "
-                f"{url!r}: blocks that a lost connection did not bring are kept as zeros there."
+                f"{url!r}: blocks that a lost connection did not bring are kept as zeros there. "
+                "Write 'simplecache::' instead."
             )
             raise ConfigurationError(msg)
         if number and protocol in _WHOLE:
@@ -182,7 +183,10 @@ def _make_copy(system: Any, path: str) -> None:
     except FileNotFoundError as error:
         # fsspec asks first whether the file is there, and takes each failure for a no.
         system.fs.info(system._strip_protocol(path))  # noqa: SLF001
-        msg = f"{path}: expected the file, got {error!r}, and then that it is there"
+        msg = (
+            f"{path}: could not be opened ({error!r}), though the storage says that it exists. Try "
+            "again."
+        )
         raise ConnectionError(msg) from error
 
 

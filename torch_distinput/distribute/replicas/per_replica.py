@@ -56,7 +56,10 @@ def _regroup(
 def _check_alike(structures: Sequence[Structure]) -> None:
     first = structures[0]
     if any(other is not first and other != first for other in structures):
-        msg = "Expected one structure on all local replicas, got structures that differ."
+        msg = (
+            "Expected one structure on all local replicas, got structures that differ. Let all "
+            "replicas have the same keys and containers."
+        )
         raise MismatchError(msg)
 
 

@@ -41,12 +41,12 @@ def make_host_steps(
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
         if clock is not None:
-            had, work = meter.now(), step.trace.work
+            had, work = meter.now(), step.facts.work
             is_own = is_reader and delivery.step is not None
             pull = (asked, had, work, is_own, clock.decode, clock.collate)
         parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec, index))
         leaves, structures, ids = zip(*parts, strict=True)
-        source_counts = step.trace.source_counts
+        source_counts = step.facts.source_counts
         info = StepInfo(
             index=index,
             num_examples=delivery.num_examples,
@@ -54,8 +54,8 @@ def make_host_steps(
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
             padded_rows=padded_rows,
             sources=None if source_counts is None else source_counts.examples,
-            num_tokens=step.trace.num_tokens,
+            num_tokens=step.facts.num_tokens,
             cp_dim=cp_dim,
         )
-        note = (info, structures, delivery.progress, step.trace, pull)
+        note = (info, structures, delivery.progress, step.facts, pull)
         yield ReplicaLeaves(leaves, note, step.owned)

@@ -50,7 +50,8 @@ SAMPLED = "order of the sampler"
 SAMPLER_CURE = (
     "A sampler may draw from the generators of torch, NumPy and Python, which are seeded by seed "
     "and epoch when it is iterated. One with a generator of its own gives another order each time: "
-    "let it make that anew, from a seed and the epoch, in a method set_epoch(epoch)."
+    "let it make that anew, from a seed and the epoch, in a method set_epoch(epoch). One that "
+    "takes a rank's part is not needed here: pass one of the whole dataset."
 )
 _TOKENS = "tokens"
 Recipe = Mapping[str, Any]

@@ -72,7 +72,10 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
         )
         raise UsageError(msg)
     if strategy is not None and strategy is not own:
-        msg = f"Expected strategy= to be that of the dataset, {own!r}, got {strategy!r}."
+        msg = (
+            f"Expected strategy= to be that of the dataset, {own!r}, got {strategy!r}. Leave "
+            "strategy= out."
+        )
         raise UsageError(msg)
     return own
 

@@ -142,7 +142,7 @@ def _check_folders(out: str, cache: str | None) -> None:
     if cache is not None and f"{cache.rstrip('/')}/".startswith(f"{out.rstrip('/')}/"):
         msg = (
             f"Expected the cache beside the folder to write, which is replaced as a whole; got "
-            f"cache={cache!r} in out={out!r}."
+            f"cache={cache!r} in out={out!r}. Choose a folder outside of it."
         )
         raise ConfigurationError(msg)
 

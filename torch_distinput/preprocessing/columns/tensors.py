@@ -155,7 +155,10 @@ def _to_array(
             absent = absent if absent.any() else np.zeros(array.shape, bool)
     except ValueError as error:
         got = f"{values!r:.60} ({error})"
-        msg = f"{owner.describe()} takes {expected} in lists of equal lengths, got {got}."
+        msg = (
+            f"{owner.describe()} takes {expected} in lists of equal lengths, got {got}. Pad the "
+            "shorter ones."
+        )
         raise ValueError(msg) from None
     if array.dtype == np.float64 and _were_integers(values, array):
         raise ValueError(_explain_too_large(owner, f", got {array.max():.0f}"))

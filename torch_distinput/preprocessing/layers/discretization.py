@@ -115,9 +115,15 @@ def _parse_boundaries(boundaries: Sequence[float]) -> torch.Tensor:
     try:
         values = torch.as_tensor(boundaries, dtype=torch.float32).clone()  # the caller's memory
     except (TypeError, ValueError) as error:
-        msg = f"Expected bin_boundaries to be numbers, got {boundaries!r:.80}: {error}."
+        msg = (
+            f"Expected bin_boundaries to be numbers, got {boundaries!r:.80}: {error}. Pass a flat "
+            "list, such as [0.0, 1.0]."
+        )
         raise TypeError(msg) from None
     if values.ndim != 1 or bool((values[1:] < values[:-1]).any()) or bool(values.isnan().any()):
-        msg = f"Expected bin_boundaries in ascending order, without NaN, got {boundaries!r:.80}."
+        msg = (
+            f"Expected bin_boundaries in ascending order, without NaN, got {boundaries!r:.80}. "
+            "Pass a flat list that is sorted."
+        )
         raise ValueError(msg)
     return values

@@ -81,14 +81,17 @@ class CategoryEncoding(Layer):
     def forward(self, inputs: Any, count_weights: Any = None) -> torch.Tensor:
         """Encode integers; ``count_weights`` says what each counts, for ``"count"``."""
         if count_weights is not None and self.output_mode != "count":
-            msg = f"count_weights needs output_mode='count', got {self.output_mode!r}."
+            msg = (
+                f"count_weights needs output_mode='count', got {self.output_mode!r}. Leave the "
+                "weights out, or use that mode."
+            )
             raise ValueError(msg)
         indices = to_integers(inputs, self)
         weights = None if count_weights is None else to_floats(count_weights, self)
         if weights is not None and weights.shape != indices.shape:
             msg = (
                 f"Expected count_weights of the shape of the inputs, {tuple(indices.shape)}, got "
-                f"{tuple(weights.shape)}."
+                f"{tuple(weights.shape)}. Pass one weight for each input."
             )
             raise ValueError(msg)
         return encode(

@@ -42,7 +42,7 @@ class Features(nn.Module):
     def __init__(self, /, **layers: nn.Module | tuple[str | tuple[str, ...], nn.Module]) -> None:
         """See the class."""
         if not layers:
-            msg = "Features needs a layer for a column at least, as in Features(age=Rescaling(2))."
+            msg = "Features needs at least one layer, as in Features(age=Rescaling(2))."
             raise ValueError(msg)
         self.columns: dict[str, str | tuple[str, ...]] = {}
         chosen: dict[str, nn.Module] = {}
@@ -51,7 +51,7 @@ class Features(nn.Module):
             if not isinstance(layer, nn.Module) or isinstance(layer, Features):
                 msg = (
                     f"Expected {name}= a layer, or a pair of its column or columns and a layer; "
-                    f"got {given!r:.80}."
+                    f'got {given!r:.80}. Write for example {name}=("column", StringLookup()).'
                 )
                 raise TypeError(msg)
             self.columns[name] = columns if isinstance(columns, str) else tuple(columns)
@@ -70,7 +70,10 @@ class Features(nn.Module):
     def __getitem__(self, name: str) -> nn.Module:
         """The layer of a feature, as in ``features["city"].get_vocabulary()``."""
         if name not in self.names:
-            msg = f"Expected one of the features {list(self.names)}, got {name!r}."
+            msg = (
+                f"Expected one of the features {list(self.names)}, got {name!r}. Use the name of a "
+                "feature, not of a column."
+            )
             raise KeyError(msg)
         return self.get_submodule(self._module_names[name])
 
@@ -113,9 +116,15 @@ class Features(nn.Module):
             names = (columns,) if isinstance(columns, str) else columns
             taken = [batch[column] for column in names]
         except (KeyError, TypeError, IndexError) as error:
-            has = list(batch) if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
-            msg = f"Expected a batch with {columns!r} for the feature {name!r}, got {has}."
-            raise (KeyError if isinstance(batch, Mapping) else TypeError)(msg) from error
+            expected = f"Expected a batch with {columns!r} for the feature {name!r}, got"
+            if not isinstance(batch, Mapping):
+                msg = f"{expected} a {type(batch).__name__}. Pass a dict of columns."
+                raise TypeError(msg) from error
+            msg = (
+                f"{expected} {list(batch)}. Add what is missing to the batch, or name a column "
+                "that it has, as in Features(x=('column', layer))."
+            )
+            raise KeyError(msg) from error
         joined = tuple(map(join_parts, taken))
         return joined[0] if isinstance(columns, str) else joined
 
@@ -133,7 +142,10 @@ class Features(nn.Module):
         for number, example in enumerate(examples):
             if not isinstance(example, Mapping) or any(name not in example for name in columns):
                 has = list(example) if isinstance(example, Mapping) else type(example).__name__
-                msg = f"Expected examples with {columns}, got {has} in example {number}."
+                msg = (
+                    f"Expected examples with {columns}, got {has} in example {number}. Let the "
+                    "dataset return a dict with all of these for each example."
+                )
                 raise (KeyError if isinstance(example, Mapping) else TypeError)(msg)
         batch = {
             name: stack_rows(

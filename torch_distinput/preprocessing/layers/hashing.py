@@ -71,7 +71,10 @@ class Hashing(Layer):
         self.output_mode = check_choice("output_mode", output_mode, _MODES)
         self.missing = check_choice("missing", missing, ("error", "mask"))
         if missing == "mask" and mask_value is None:
-            msg = "missing='mask' needs a mask_value, got None."
+            msg = (
+                "missing='mask' needs a mask_value, got None. Pass mask_value=, or leave missing= "
+                "out."
+            )
             raise ValueError(msg)
         super().__init__(
             num_bins=num_bins,
@@ -194,14 +197,17 @@ class HashedCrossing(Layer):
     def forward(self, inputs: Sequence[Any]) -> torch.Tensor:
         """Find the bins of rows of columns."""
         if not isinstance(inputs, (tuple, list)) or isinstance(inputs, PaddedStrings):
-            msg = f"{self.describe()} takes a tuple of columns, got {type(inputs).__name__}."
+            msg = (
+                f"{self.describe()} takes a tuple of columns, got {type(inputs).__name__}. Pass "
+                'them together, as in layer((a, b)) or Features(x=(("a", "b"), layer)).'
+            )
             raise TypeError(msg)
         columns = [self._hash(column) for column in inputs]
         shapes = [tuple(column.shape) for column in columns]
         if len(columns) < 2 or any(shape != shapes[0] for shape in shapes):
             msg = (
                 f"{self.describe()} takes two or more columns of one shape, got {len(columns)} of "
-                f"shapes {shapes}."
+                f"shapes {shapes}. Pass another column, or reshape these to one shape."
             )
             raise ValueError(msg)
         bins = choose_bucket(cross(columns), self.num_bins)

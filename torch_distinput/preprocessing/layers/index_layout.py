@@ -79,16 +79,28 @@ class IndexLayout:
 
     def _check_together(self) -> None:
         if self.invert and self.output_mode != "int":
-            msg = f"invert=True needs output_mode='int', got {self.output_mode!r}."
+            msg = (
+                f"invert=True needs output_mode='int', got {self.output_mode!r}. Leave one of them "
+                "out."
+            )
             raise ValueError(msg)
         if self.pad_to_max_tokens and self.max_tokens is None:
-            msg = "pad_to_max_tokens=True needs max_tokens, got None."
+            msg = (
+                "pad_to_max_tokens=True needs max_tokens, got None. Pass max_tokens=, or leave "
+                "pad_to_max_tokens out."
+            )
             raise ValueError(msg)
         if self.missing == "mask" and self.mask_token is None:
-            msg = "missing='mask' needs a mask_token, got None."
+            msg = (
+                "missing='mask' needs a mask_token, got None. Pass mask_token=, or leave missing= "
+                "out."
+            )
             raise ValueError(msg)
         if self.missing == "oov" and not self.num_oov_indices:
-            msg = "missing='oov' needs an out-of-vocabulary slot, got num_oov_indices=0."
+            msg = (
+                "missing='oov' needs an out-of-vocabulary slot, got num_oov_indices=0. Raise "
+                "num_oov_indices, or leave missing= out."
+            )
             raise ValueError(msg)
 
     def to_config(self) -> dict[str, Any]:
@@ -126,7 +138,10 @@ class IndexLayout:
         if self.specials and tokens[: self.first_token] == self.specials:
             tokens = tokens[self.first_token :]
         if not tokens:
-            msg = "Expected a vocabulary of at least one token, got none."
+            msg = (
+                "Expected a vocabulary of at least one token, got none. Leave vocabulary= out, and "
+                "find the tokens by adapt()."
+            )
             raise ValueError(msg)
         for token in self.forbidden & set(tokens):
             self.refuse(token)
@@ -136,7 +151,7 @@ class IndexLayout:
             repeated = [token for token in tokens if token in seen or seen.add(token)]  # type: ignore[func-returns-value]
             msg = (
                 f"Expected each token once in a vocabulary, got {len(repeated)} repeated, such as "
-                f"{repeated[0]!r}."
+                f"{repeated[0]!r}. Remove the repeated ones."
             )
             raise ValueError(msg)
         return tokens
@@ -148,7 +163,8 @@ class IndexLayout:
         if (idf_weights is not None) != (self.output_mode == "tf_idf"):
             msg = (
                 "A given vocabulary needs idf_weights with output_mode='tf_idf' and only then, got "
-                f"{'some' if idf_weights is not None else 'none'} with {self.output_mode!r}."
+                f"{'some' if idf_weights is not None else 'none'} with {self.output_mode!r}. Pass "
+                "both, or neither."
             )
             raise ValueError(msg)
         if idf_weights is None:
@@ -157,12 +173,16 @@ class IndexLayout:
         if weights.shape != (num_tokens,):
             msg = (
                 f"Expected a weight for each of {num_tokens} tokens, got idf_weights of shape "
-                f"{tuple(weights.shape)}."
+                f"{tuple(weights.shape)}. Pass one number per token, without those for the "
+                "mask_token and the oov_token."
             )
             raise ValueError(msg)
         if not weights.isfinite().all():
             place = int(weights.isfinite().int().argmin())
-            msg = f"Expected finite idf_weights, got {weights[place].item()} at {place}."
+            msg = (
+                f"Expected finite idf_weights, got {weights[place].item()} at {place}. Replace it "
+                "by a number."
+            )
             raise ValueError(msg)
         return weights
 
@@ -170,7 +190,8 @@ class IndexLayout:
         """Refuse a special token among the tokens."""
         msg = (
             "Expected the mask_token and the oov_token only at the front of a vocabulary, in the "
-            f"order {self.specials}; got {token!r} among its tokens."
+            f"order {self.specials}; got {token!r} among its tokens. Remove it there, or choose "
+            "another mask_token or oov_token."
         )
         raise ValueError(msg)
 

@@ -171,7 +171,10 @@ class Lookup(AdaptiveLayer, ABC):
 def check_flat(vocabulary: Any, shape: tuple[int, ...]) -> None:
     """Refuse a vocabulary that is no list of tokens."""
     if len(shape) != 1:
-        msg = f"Expected a vocabulary as a flat list, got shape {shape}: {vocabulary!r:.60}."
+        msg = (
+            f"Expected a vocabulary as a flat list, got shape {shape}: {vocabulary!r:.60}. Put all "
+            "tokens into one list."
+        )
         raise ValueError(msg)
 
 

@@ -42,7 +42,7 @@ class Rescaling(Layer):
         given = {"scale": np.asarray(scale).tolist(), "offset": np.asarray(offset).tolist()}
         for name, value in given.items():
             if np.asarray(value).dtype.kind not in "iufb":
-                msg = f"{name} must be a number, or one for each place, got {value!r:.60}."
+                msg = f"{name} must be a number, or one per element, got {value!r:.60}."
                 raise TypeError(msg)
         super().__init__(**given)
         for name, value in given.items():
@@ -124,7 +124,10 @@ class Normalization(AdaptiveLayer):
         axis = int(axis) if isinstance(axis, np.integer) else axis
         axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
         if 0 in axes or len(set(axes)) < len(axes):
-            msg = f"Expected axis to name dimensions behind the rows once each, got {axis!r}."
+            msg = (
+                f"Expected axis to name dimensions behind the rows once each, got {axis!r}. Leave "
+                "out 0 (the rows), and repeated ones."
+            )
             raise ValueError(msg)
         self.axes = axes
         self.invert = invert
@@ -133,7 +136,10 @@ class Normalization(AdaptiveLayer):
         analyzer = MomentsAnalyzer(ignore_nan=missing == "ignore")
         super().__init__(analyzer, axis=kept, invert=invert, missing=missing)
         if (mean is None) != (variance is None):
-            msg = "Normalization needs both mean and variance or none of them, got one."
+            msg = (
+                "Normalization needs both mean and variance or none of them, got one. Pass both, "
+                "or leave both out and call adapt(dataset)."
+            )
             raise ValueError(msg)
         if mean is not None:
             self._give(np.array(mean, np.float32), np.array(variance, np.float32))
@@ -141,8 +147,9 @@ class Normalization(AdaptiveLayer):
     def _give(self, mean: np.ndarray, variance: np.ndarray) -> None:
         if mean.shape != variance.shape or mean.ndim > max(1, len(self.axes)):
             msg = (
-                "Expected mean and variance of one shape, a number or one for each place of "
-                f"axis={self.get_config()['axis']}, got shapes {mean.shape} and {variance.shape}."
+                "Expected mean and variance of one shape, a number or one per element of "
+                f"axis={self.get_config()['axis']}, got shapes {mean.shape} and {variance.shape}. "
+                "Pass two numbers, or two lists with one per element."
             )
             raise ValueError(msg)
         self.mean, self.variance = torch.from_numpy(mean), torch.from_numpy(variance)
@@ -166,7 +173,8 @@ class Normalization(AdaptiveLayer):
         if tuple(values.shape[dim] for dim in axes) != tuple(statistic.shape):
             msg = (
                 f"{self.describe()} has means of shape {tuple(statistic.shape)} for "
-                f"axis={self.get_config()['axis']}, got inputs of shape {tuple(values.shape)}."
+                f"axis={self.get_config()['axis']}, got inputs of shape {tuple(values.shape)}. "
+                "Pass inputs of the size that the means were made for."
             )
             raise ValueError(msg)
         return statistic.reshape(shape)
@@ -176,7 +184,7 @@ class Normalization(AdaptiveLayer):
         if any(not -ndim <= axis < ndim for axis in self.axes):
             msg = (
                 f"Expected axis={self.get_config()['axis']} to name dimensions of the inputs, got "
-                f"inputs of {ndim} dimensions."
+                f"inputs of {ndim} dimensions. Choose a dimension that they have, or reshape them."
             )
             raise ValueError(msg)
         return sorted(axis % ndim for axis in self.axes)

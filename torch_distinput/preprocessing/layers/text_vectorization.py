@@ -230,7 +230,8 @@ class TextVectorization(AdaptiveLayer):
         if torch.compiler.is_compiling() and is_open and rules.split is not None:
             msg = (
                 f"{self.describe()} needs output_sequence_length to be part of a graph with "
-                "output_mode='int': how long its rows are must not follow from the texts."
+                "output_mode='int': how long its rows are must not follow from the texts. Pass it "
+                "to the constructor."
             )
             raise UsageError(msg)
 

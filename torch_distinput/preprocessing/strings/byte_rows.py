@@ -158,5 +158,8 @@ def to_bytes(value: str) -> bytes:
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        msg = f"Expected text that UTF-8 can express, got {value!r:.80}: {error.reason}."
+        msg = (
+            f"Expected text that UTF-8 can express, got {value!r:.80}: {error.reason}. Replace "
+            "them before: text.encode('utf-8', 'replace').decode()."
+        )
         raise ValueError(msg) from None

@@ -63,7 +63,7 @@ def _check_rule(name: str, rule: Any, known: tuple[str, ...]) -> None:
     if rule is not None and rule not in known and not callable(rule):
         msg = (
             f"Expected {name} to be one of {', '.join(map(repr, known))}, a function or None; got "
-            f"{rule!r}."
+            f"{rule!r}. Pass a function of a str for a rule of your own."
         )
         raise ValueError(msg)
 
@@ -78,7 +78,10 @@ def parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...]:
         return (1,)
     if isinstance(ngrams, (tuple, list)):
         if not ngrams:
-            msg = "Expected ngrams to be an integer, or a tuple of one at least; got none."
+            msg = (
+                "Expected ngrams to be an integer, or a tuple of one at least; got none. Leave "
+                "ngrams out for single tokens."
+            )
             raise ValueError(msg)
         return tuple(check_count("ngrams", width, minimum=1) for width in ngrams)
     return tuple(range(1, check_count("ngrams", ngrams, minimum=1) + 1))
@@ -101,7 +104,10 @@ def _standardize(text: str | bytes, rules: TextRules) -> bytes:
         given = to_str(text) if isinstance(text, bytes) else text
         text = _apply("standardize", rules.standardize, given)
         if not isinstance(text, str):
-            msg = f"Expected standardize to return a str, got {text!r:.60}."
+            msg = (
+                f"Expected standardize to return a str, got {text!r:.60}. Let it return the "
+                "changed text."
+            )
             raise TypeError(msg)
     content = text if isinstance(text, bytes) else to_bytes(text)
     if rules.lowers:
@@ -133,7 +139,10 @@ def _apply(name: str, rule: Callable[[str], Any], text: str) -> Any:
 
 def _check_tokens(tokens: Any) -> list[str]:
     if not isinstance(tokens, (list, tuple)) or not all(isinstance(part, str) for part in tokens):
-        msg = f"Expected split to return a list of str, got {tokens!r:.60}."
+        msg = (
+            f"Expected split to return a list of str, got {tokens!r:.60}. Let it return tokens as "
+            "text.split() does."
+        )
         raise TypeError(msg)
     return [part if type(part) is str else str.__str__(part) for part in tokens]  # as of NumPy
 

@@ -137,8 +137,8 @@ def index_tokens(tokens: Tokens) -> StringVocabulary:
     first = int(meets.nonzero()[0])
     pair = [tokens.at(int(table.places[place])) for place in (first, first + 1)]
     msg = (
-        f"Expected tokens that a hash can tell apart, got {pair[0]!r:.60} and {pair[1]!r:.60}, "
-        "which are made to be taken for each other. Leave one out."
+        f"Expected tokens with different hashes, got {pair[0]!r:.60} and {pair[1]!r:.60}, which "
+        "were built to collide. Leave one out."
     )
     raise ValueError(msg)
 

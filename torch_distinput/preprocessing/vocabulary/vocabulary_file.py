@@ -163,7 +163,10 @@ def read_tokens(content: bytes, name: str) -> list[bytes]:
         del lines[-1]
     tokens = [line.removesuffix(b"\r") for line in lines]
     if not tokens:
-        msg = f"Expected a token in each line of the vocabulary {name}, got an empty file."
+        msg = (
+            f"Expected a token in each line of the vocabulary {name}, got an empty file. Write the "
+            "tokens into it, or name another one."
+        )
         raise ValueError(msg)
     if b"" in tokens:
         msg = (

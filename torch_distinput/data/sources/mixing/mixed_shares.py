@@ -30,8 +30,8 @@ def find_shares(mixture: Mixture, opened: Mapping[str, Source], request: Request
     size = request.size if mixture.unit == STEPS else 1
     if isinstance(size, BatchBudget):
         msg = (
-            "Expected a schedule in examples beside a token budget, whose steps have any number of "
-            f'them, got one in steps for {mixture!r}. Use unit="examples".'
+            "A schedule beside a token budget must count examples, because its steps hold varying "
+            f'numbers of them; got one in steps for {mixture!r}. Use unit="examples".'
         )
         raise ConfigurationError(msg)
     assert size is not None, "a mixture needs a batch size"

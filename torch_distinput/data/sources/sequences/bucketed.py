@@ -124,8 +124,9 @@ def _size_of(source: StreamSource) -> int:
     if source.request.budget is not None:
         msg = (
             f"Expected a number of examples as global_batch_size for bucket() over {source.name}, "
-            f"got {size!r}: where a batch of tokens ends is found behind the windows, which hold "
-            "whole batches. Give a number, leave bucket() out, or pass a source with an index."
+            f"got {size!r}: a window must hold whole batches, but batches of a token budget are "
+            "cut after the windows are sorted. Give a number, leave bucket() out, or pass a source "
+            "with an index."
         )
         raise ConfigurationError(msg)
     assert isinstance(size, int), "checked for all sources of examples"

@@ -209,7 +209,8 @@ def _check(lengths: Any, name: str, first: int = 0) -> Indices:
         index = int(wrong[0])
         msg = (
             f"Expected {name} to give whole numbers from 0 on, got "
-            f"{lengths.tolist()[index]!r} for example {first + index}."
+            f"{lengths.tolist()[index]!r} for example {first + index}. Give an int, such as "
+            "len(tokens)."
         )
         raise ConfigurationError(msg)
     return _as_int64(lengths, name, first)

@@ -50,7 +50,7 @@ class TimedCuts(IterableDataset[Any]):
                 seconds = now() - started
                 decode, _ = clock.take()
                 work = Work(seconds - decode, decode)
-                cut = CutRows(cut.chunk, cut.sizes, cut.mark, with_work(cut.trace, work))
+                cut = CutRows(cut.chunk, cut.sizes, cut.mark, with_work(cut.facts, work))
             yield cut
 
 
@@ -92,7 +92,7 @@ class TimedFinish:
 
     def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step; notes pass."""
-        work = None if isinstance(item, ReadReport) else item.trace.work
+        work = None if isinstance(item, ReadReport) else item.facts.work
         self.clock.take()
         started = meter.now()
         step = self.finish(item)
@@ -113,11 +113,11 @@ def time_steps(steps: Iterator[LocalStep], clock: WorkClock) -> Iterator[LocalSt
         step = next(steps, None)
         if step is None:
             return
-        if step.trace.work is None:
+        if step.facts.work is None:
             seconds = meter.now() - started
             decode, collate = clock.take()
             work = Work(seconds - decode - collate, decode, collate)
-            step = step._replace(trace=with_work(step.trace, work))
+            step = step._replace(facts=with_work(step.facts, work))
         yield step
 
 
@@ -125,8 +125,8 @@ def note_vote(steps: list[LocalStep]) -> None:
     """Keep when this rank votes on steps: from then on it waits for the others."""
     voted = meter.now()
     for step in steps:
-        if step.trace.work is not None:
-            step.trace.work.voted = voted
+        if step.facts.work is not None:
+            step.facts.work.voted = voted
 
 
 def time_fetch(fetch: Any, clock: WorkClock) -> Any:

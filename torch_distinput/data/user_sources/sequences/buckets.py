@@ -81,7 +81,7 @@ def _check_boundaries(boundaries: Any) -> tuple[int, ...]:
         msg = f"bucket expects boundaries in a sequence, such as (128, 512), got {boundaries!r}."
         raise TypeError(msg)
     if not all(isinstance(each, Integral) and not isinstance(each, bool) for each in found):
-        msg = f"bucket expects whole numbers as boundaries, got {list(found)}."
+        msg = f"bucket expects whole numbers as boundaries, got {list(found)}. Round them."
         raise TypeError(msg)
     if not found or found[0] < 1 or any(two <= one for one, two in pairwise(found)):
         msg = (

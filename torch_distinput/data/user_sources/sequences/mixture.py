@@ -147,7 +147,7 @@ def schedule(points: Mapping[int, Weights], *, unit: str = EXAMPLES) -> WeightSc
         raise TypeError(msg) if not isinstance(points, Mapping) else ConfigurationError(msg)
     at = list(points)
     if not all(isinstance(point, Integral) and not isinstance(point, bool) for point in at):
-        msg = f"schedule expects whole numbers as points, got {at}."
+        msg = f"schedule expects whole numbers as points, got {at}. Round them."
         raise TypeError(msg)
     if at[0] != 0 or any(two <= one for one, two in pairwise(at)):
         msg = (
@@ -169,18 +169,24 @@ def _read_weights(weights: Any, names: tuple[str, ...]) -> tuple[Fraction, ...]:
             raise ConfigurationError(msg)
         weights = [weights[name] for name in names]
     if isinstance(weights, (str, bytes, AbstractSet)) or not hasattr(weights, "__iter__"):
-        msg = f"mix expects weights by name or in a sequence, got {weights!r}."
+        msg = (
+            f"mix expects weights by name or in a sequence, got {weights!r}. Write for example "
+            '{"web": 0.8, "code": 0.2}.'
+        )
         raise TypeError(msg)
     weights = list(weights)
     if len(weights) != len(names):
         msg = (
             f"mix expects {len(names)} weights, one for each of {', '.join(names)}, got "
-            f"{len(weights)}: {weights}."
+            f"{len(weights)}: {weights}. Give each source one, 0 for none."
         )
         raise ConfigurationError(msg)
     read = tuple(map(_read_weight, names, weights))
     if not any(read):
-        msg = f"mix expects a weight above 0, got {weights} for {', '.join(names)}."
+        msg = (
+            f"mix expects a weight above 0, got {weights} for {', '.join(names)}. Raise that of a "
+            "source that is to be read."
+        )
         raise ConfigurationError(msg)
     return read
 
@@ -191,7 +197,7 @@ def _read_weight(name: str, weight: Any) -> Fraction:
     if getattr(weight, "shape", None) == ():  # a number of NumPy or torch
         weight = weight.item()
     if isinstance(weight, bool) or not isinstance(weight, (Real, Decimal)):
-        msg = f"mix expects numbers as weights, got {weight!r} for {name!r}."
+        msg = f"mix expects numbers as weights, got {weight!r} for {name!r}. Write 0.5, say."
         raise TypeError(msg)
     if not math.isfinite(weight) or weight < 0:
         msg = (
