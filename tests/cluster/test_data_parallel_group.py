@@ -1,4 +1,4 @@
-"""Groups of ranks that know only their place in data parallelism."""
+"""Groups of ranks that know only their data-parallel rank."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from torch_distinput.testing import run_ranks
 
 @pytest.mark.parametrize("shape", list(itertools.product((1, 2), (1, 2, 3), (1, 2))))
 def test_a_group_has_every_place_once(shape):
-    """In the order of the places, whatever dimensions lie around that of the data."""
+    """In the order of the data-parallel ranks, whatever dimensions lie around that of the data."""
     outer, size, inner = shape
-    places = [(at, size) for _ in range(outer) for at in range(size) for _ in range(inner)]
-    groups = _divide(places, size)
-    assert list(range(len(places))) == sorted(itertools.chain(*groups))
+    told = [(at, size) for _ in range(outer) for at in range(size) for _ in range(inner)]
+    groups = _divide(told, size)
+    assert list(range(len(told))) == sorted(itertools.chain(*groups))
     for group in groups:
-        assert list(range(size)) == [places[rank][0] for rank in group]
+        assert list(range(size)) == [told[rank][0] for rank in group]
 
 
 @pytest.mark.parametrize(
-    "places",
+    "told",
     [
-        [(0, 2), (0, 2)],  # a place that nobody has
+        [(0, 2), (0, 2)],  # a data-parallel rank that nobody has
         [(0, 2), (1, 2), (1, 2)],  # not as many ranks in each
-        [(0, 2), (2, 2)],  # no such place
-        [(0, 1), (0, 2)],  # another number of places
+        [(0, 2), (2, 2)],  # no such one
+        [(0, 1), (0, 2)],  # another number of them
         [(1, 2), (0, 2)],  # not in the order of the ranks
         [(0, 2), (1, 2), (1, 2), (0, 2)],
     ],
 )
-def test_places_that_make_no_groups_are_refused_on_every_rank(places):
-    for _, size in places:
-        with pytest.raises(tdi.ConfigurationError, match="Expected each of the . places"):
-            _divide(places, size)
+def test_numbers_that_make_no_groups_are_refused_on_every_rank(told):
+    for _, size in told:
+        with pytest.raises(tdi.ConfigurationError, match="Expected every data-parallel rank from 0"):
+            _divide(told, size)
 
 
 def play(inner, _):
-    """What a rank gets of a stream where ``inner`` ranks have each place."""
+    """What a rank gets of a stream where ``inner`` ranks have each data-parallel rank."""
     place, size = dist.get_rank() // inner, dist.get_world_size() // inner
     groups = [tdi.form_data_parallel_group(place, size) for _ in range(2)]
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=groups[0])

@@ -191,7 +191,7 @@ def test_a_sampler_of_a_function_that_takes_a_part_of_other_workers():
         return DataLoader(range(COUNT), batch_size=2, sampler=sampler)
 
     def work(strategy):
-        with pytest.raises(tdi.ConfigurationError, match=r"2 here, got one of 4 \(DistributedS"):
+        with pytest.raises(tdi.ConfigurationError, match=r"into 2 parts.*into 4 \(DistributedS"):
             strategy.distribute_datasets_from_function(dataset_fn)
 
     simulate(work, num_workers=2)

@@ -1,11 +1,11 @@
-"""The ranks over which data is parallel, where each rank knows its place among them and no more.
+"""The ranks over which data is parallel, where each knows its data-parallel rank and no more.
 
-A trainer that splits its model as well tells its input two numbers: this rank's place in data
-parallelism, and how many places there are. Ranks of one place train the same examples:
+A trainer that splits its model as well tells its input two numbers: this process's data-parallel
+rank, and how many there are. Processes of one data-parallel rank train the same examples:
 
     rank               0  1  2  3  4  5  6  7       two stages of a pipeline, two tensor-parallel
-    place              0  0  1  1  0  0  1  1       ranks in each, two places
-    group              a  b  a  b  c  d  c  d       each group has every place once
+    data-parallel      0  0  1  1  0  0  1  1       ranks in each, two data-parallel ranks
+    group              a  b  a  b  c  d  c  d       each group has every data-parallel rank once
     worker in it       0  0  1  1  0  0  1  1
 """
 
@@ -41,18 +41,18 @@ def form_data_parallel_group(
     Collective over all ranks; asked again for the same numbers, it returns the same group.
 
     Args:
-        rank: this rank's place in data parallelism, from 0.
-        size: how many places there are, the same on all ranks.
-        compares: whether ranks of one place compare what they read first, and hear of each other's
-            failures, as on a ``DeviceMesh``. Then each of them makes a strategy of its group, and
-            plays the same datasets.
+        rank: this process's data-parallel rank, from 0.
+        size: how many data-parallel ranks there are, the same on all processes.
+        compares: whether those of one data-parallel rank compare what they read first, and hear of
+            each other's failures, as on a ``DeviceMesh``. Then each of them makes a strategy of its
+            group, and plays the same datasets.
         timeout: seconds to wait for the other ranks.
 
     Returns:
         The group; None where ``torch.distributed`` is not initialized and ``size`` is 1.
 
     Raises:
-        ConfigurationError: on all ranks, if not as many of them have each place.
+        ConfigurationError: on all ranks, if not as many have each data-parallel rank.
         PeerTimeoutError: another rank did not call this.
         UsageError: without a process group, if ``size`` is more than 1.
     """
@@ -84,25 +84,24 @@ def form_data_parallel_group(
 
 
 def find_compared(group: dist.ProcessGroup | None) -> list[list[int]] | None:
-    """All groups formed with one, by their ranks; None if ranks of one place do not compare."""
+    """All groups formed with one, by their ranks; None if partners do not compare."""
     return None if group is None else _compared.get(group)
 
 
-def _divide(places: list[tuple[int, int]], size: int) -> list[list[int]]:
-    """The ranks of each group: the n-th has for each place the n-th rank that has it."""
+def _divide(told: list[tuple[int, int]], size: int) -> list[list[int]]:
+    """The ranks of each group: the n-th has, of each data-parallel rank, the n-th that has it."""
     ranks = [
-        [rank for rank, at in enumerate(places) if at == (place, size)] for place in range(size)
+        [rank for rank, at in enumerate(told) if at == (own, size)] for own in range(size)
     ]
     counts = {len(having) for having in ranks}
     groups = [list(members) for members in zip(*ranks, strict=False)]
-    is_split = len(counts) == 1 and counts == {len(places) // size} and len(places) % size == 0
+    is_split = len(counts) == 1 and counts == {len(told) // size} and len(told) % size == 0
     # torch numbers the ranks of a group in their order.
     if not is_split or any(members != sorted(members) for members in groups):
         msg = (
-            f"Expected each of the {size} places in data parallelism on as many of the "
-            f"{len(places)} ranks, and in their order, got these pairs (place, number of places) "
-            f"of ranks 0, 1, ...: {places}. Pass the data-parallel rank and size of the trainer's "
-            "mesh."
+            f"Expected every data-parallel rank from 0 to {size - 1} on equally many of the "
+            f"{len(told)} ranks, in ascending order, got these pairs (data-parallel rank, size) of "
+            f"ranks 0, 1, ...: {told}. Pass the data-parallel rank and size of the trainer's mesh."
         )
         raise ConfigurationError(msg)
     return groups

@@ -110,7 +110,7 @@ def shake_hands(
             raise
         late = [who[worker] for worker in error.workers]
         what = f"iterate {name} within {timeout:g} s ({topic})"
-        raise _late(error, peers, late, what) from error
+        raise _make_late_error(error, peers, late, what) from error
     peers.survive()
     heartbeat.outside = Activity("before the first step of", topic, None, time.monotonic())
     verdict = json.loads(joined)
@@ -151,7 +151,7 @@ def compare_shown(texts: Sequence[str]) -> str:
     )
 
 
-def _late(
+def _make_late_error(
     error: PeerTimeoutError, peers: Peers, late: list[int], what: str
 ) -> PeerTimeoutError:
     msg = (

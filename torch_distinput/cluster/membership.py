@@ -68,10 +68,10 @@ def find_cluster(
         return Membership(communicator=_alone())
     if device_mesh is not None:
         if device_mesh.get_coordinate() is None:
-            raise _outside("device_mesh")
+            raise _make_outside_error("device_mesh")
         return _find_in_mesh(device_mesh, data_dims, broadcasts=broadcasts)
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
-        raise _outside("process_group")
+        raise _make_outside_error("process_group")
     if process_group is None and dist.get_world_size() == 1:
         return Membership(communicator=Alone(on_purpose=False))
     communicator = ProcessGroupCommunicator(process_group)
@@ -132,7 +132,7 @@ def check_alone(
         raise refer(UsageError(msg), _EXPLAINED_IN)
 
 
-def _outside(argument: str) -> ConfigurationError:
+def _make_outside_error(argument: str) -> ConfigurationError:
     msg = (
         f"Expected a {argument} that this rank belongs to, got one without rank {dist.get_rank()} "
         f"of {dist.get_world_size()}. Make the strategy on the ranks of the {argument} only; the "

@@ -15,7 +15,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from torch_distinput.cluster.liveness.store_board import make_silent_store_error, store_lost
+from torch_distinput.cluster.liveness.store_board import (
+    make_lost_store_error,
+    make_silent_store_error,
+)
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Gone, check_company, named_workers
@@ -75,7 +78,7 @@ class StoreExchange:
         except RuntimeError as error:
             self._error = error
             if not isinstance(error, DistinputError):
-                self._error = store_lost(error)
+                self._error = make_lost_store_error(error)
                 self._error.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - it is raised again where text() is called
             self._error = error

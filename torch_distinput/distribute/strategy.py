@@ -17,8 +17,7 @@ from torch_distinput.data.sources.source import Request
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
-from torch_distinput.distribute import context as current
-from torch_distinput.distribute import reductions
+from torch_distinput.distribute import context, reductions
 from torch_distinput.distribute.build import build_dataset, build_from_function
 from torch_distinput.distribute.creator import DatasetCreator, refuse_settings
 from torch_distinput.distribute.replicas import replica
@@ -195,7 +194,7 @@ class Strategy(ABC):
             UsageError: inside ``run``, or if the replicas make different collective calls.
             TypeError: if ``args`` is no tuple or list, or ``kwargs`` no dict.
         """
-        current.check_cross_replica(self._session, "Strategy.run")
+        context.check_cross_replica(self._session, "Strategy.run")
         replica.check_arguments(args, kwargs)
         return replica.run_replicas(self._session, fn, args, kwargs or {})
 
@@ -304,7 +303,7 @@ class Strategy(ABC):
         Raises:
             MismatchError: at the end, on all workers, naming those whose layers differ.
         """
-        with current.scope(self._session), scope_registry.collected() as made:
+        with context.scope(self._session), scope_registry.collected() as made:
             yield self
         if made and self.num_workers > 1:
             compare(made, self._session, replicate=replicate)
@@ -340,7 +339,7 @@ class Strategy(ABC):
 
     def _check_collective(self, call: str) -> None:
         """Refuse a call of all replicas from inside one, or of fewer ranks than there are."""
-        current.check_cross_replica(self._session, call)
+        context.check_cross_replica(self._session, call)
         check_alone(self._session.communicator)
 
     experimental_distribute_dataset = distribute_dataset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
-from torch_distinput.data.steps.planned_steps import ended_early
+from torch_distinput.data.steps.planned_steps import make_early_end_error
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import (
@@ -256,7 +256,7 @@ def _pair_with_schedule(steps: Iterator[LocalStep], known: Schedule) -> Iterator
     for piece in known.iterate_steps():
         step = next(steps, None)
         if step is None:
-            raise ended_early()
+            raise make_early_end_error()
         yield Delivery(step, piece.num_examples, piece.steps_done)
     more = next(steps, None)  # not in the assert: the source checks its counts here, also with -O
     assert more is None, "steps are cut by the same plan"

@@ -9,7 +9,10 @@ from typing import NoReturn
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.status import READING, TRAINING, Activity, IterationProgress
-from torch_distinput.cluster.liveness.store_board import make_silent_store_error, store_lost
+from torch_distinput.cluster.liveness.store_board import (
+    make_lost_store_error,
+    make_silent_store_error,
+)
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError, refer
@@ -223,7 +226,7 @@ class PeerMonitor:
     def _look_for_failures(self) -> None:
         self._raise_failures(self._topic)
         if (lost := self._heartbeat.lost) is not None:
-            raise store_lost(lost) from lost
+            raise make_lost_store_error(lost) from lost
 
     def _settle(self, step: int) -> None:
         """Wait for everybody's vote on where to stop."""

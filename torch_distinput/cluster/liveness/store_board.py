@@ -95,7 +95,7 @@ def _closing(*, asks: bool = False) -> Iterator[None]:
         raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
 
 
-def store_lost(error: BaseException) -> PeerFailedError:
+def make_lost_store_error(error: BaseException) -> PeerFailedError:
     """What it means for a worker that the store does not answer any more."""
     return PeerFailedError(
         "Expected the store of the process group to live as long as its workers, but the "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.leaf_kind import is_masked, make_masked_array_error
 from torch_distinput.data.batch.rows import num_rows, refuse_own_lists
 from torch_distinput.data.batch.spec import zero_rows
 from torch_distinput.data.batch.structure import Structure
@@ -241,7 +241,7 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
         raise ValueError(msg)
     kinds = set(map(type, column))
     if any(map(is_masked, kinds)):
-        raise masked_array(name)
+        raise make_masked_array_error(name)
     try:
         if kinds == {torch.Tensor} and column[0].layout is torch.strided:
             return torch.stack(tuple(column))  # in a loader process default_collate would share it

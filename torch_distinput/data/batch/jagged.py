@@ -13,8 +13,8 @@ from torch_distinput.data.batch.leaf_kind import (
     LeafKind,
     Order,
     join,
+    make_layout_error,
     open_shape,
-    unsound_layout,
     windows,
 )
 from torch_distinput.values import TensorSpec
@@ -34,7 +34,7 @@ class _Jagged(LeafKind):
 
     def count(self, leaf: Any) -> int:
         if leaf.layout is not torch.jagged or leaf.lengths() is not None:  # rows with gaps between
-            raise unsound_layout(leaf)
+            raise make_layout_error(leaf)
         if not has_ragged_rows(leaf):
             msg = (
                 "Expected jagged tensors of shape (rows, length, ...), got one of shape "

@@ -123,7 +123,7 @@ def open_shape(spec: TensorSpec, num_rows: int) -> tuple[int, ...]:
     return num_rows, *(size or 0 for size in spec.shape[1:])
 
 
-def unsound_layout(tensor: torch.Tensor) -> TypeError:
+def make_layout_error(tensor: torch.Tensor) -> TypeError:
     """Refuse sparse and quantized tensors, and nested ones whose rows have gaps between them."""
     what = "nested " * tensor.is_nested + "quantized " * tensor.is_quantized
     msg = (
@@ -142,7 +142,7 @@ def is_masked(kind: type) -> bool:
     return masked is not None and issubclass(kind, masked)
 
 
-def masked_array(name: str) -> TypeError:
+def make_masked_array_error(name: str) -> TypeError:
     """Refuse an array with a mask, which would be lost."""
     msg = (
         f"Expected arrays without a mask, got a MaskedArray as {name}, whose masked values would "

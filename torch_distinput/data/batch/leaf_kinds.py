@@ -29,8 +29,8 @@ from torch_distinput.data.batch.leaf_kind import (
     Order,
     join,
     last_repeated,
+    make_layout_error,
     open_shape,
-    unsound_layout,
     windows,
 )
 from torch_distinput.data.batch.mixed import Mixed, MixedRows
@@ -63,7 +63,7 @@ class _Dense(LeafKind):
         if leaf.ndim == 0:
             raise _without_dimension(leaf)
         if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_nested:
-            raise unsound_layout(leaf)  # a quantizer would be lost where a batch has no rows
+            raise make_layout_error(leaf)  # a quantizer would be lost where a batch has no rows
         return int(leaf.shape[0])
 
     # To autograd ordinary views are one tensor: what a user changes in place in one replica's

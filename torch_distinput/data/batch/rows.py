@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.leaf_kind import is_masked, make_masked_array_error
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -79,7 +79,7 @@ def refuse_lists(batch: Batch, num_examples: int) -> None:
         return
     for name, parts in find_lists(batch, num_examples):
         if all(parts):
-            raise _listed(name, num_examples)
+            raise _make_list_error(name, num_examples)
 
 
 def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
@@ -94,7 +94,7 @@ def refuse_own_lists(batch: Batch, examples: Sequence[Any]) -> None:
         if not is_own and len(examples) > _PAIR and _hold_each(parts, examples, _is_equal):
             is_own = not _hold_each(parts, others, _is_equal)
         if is_own:
-            raise _listed(name, len(examples))
+            raise _make_list_error(name, len(examples))
 
 
 def refuse_made_lists(batch: Batch, examples: Sequence[Any]) -> None:
@@ -108,7 +108,7 @@ def refuse_made_lists(batch: Batch, examples: Sequence[Any]) -> None:
         kinds = {tuple((leaf.dtype, leaf.shape[1:]) for leaf in part) for part in dense}
         is_pair = len(parts) <= _PAIR
         if not is_pair and len(kinds) == 1 and _hold_each(parts, examples, _is_alike):
-            raise _listed(name, len(examples))
+            raise _make_list_error(name, len(examples))
 
 
 def _hold_each(
@@ -181,7 +181,7 @@ def _find_lists(
         first += size
 
 
-def _listed(name: str, num_examples: int) -> ValueError:
+def _make_list_error(name: str, num_examples: int) -> ValueError:
     return ValueError(
         f"Expected the collate_fn to return columns, each with one row for each of {num_examples} "
         f"examples, got a list or tuple with something for each example at {name}: it would be "
@@ -298,7 +298,7 @@ def as_tensor(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
     if is_masked(type(leaf)):
-        raise masked_array("a leaf")
+        raise make_masked_array_error("a leaf")
     if not _is_shareable(leaf):
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # a copy, forwards in memory
     try:

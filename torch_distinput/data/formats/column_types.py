@@ -82,7 +82,8 @@ def _values_by_name(records: Sequence[Mapping[str, Any]], wanted: Wanted) -> dic
         types = wanted if isinstance(wanted, Mapping) else {}
         unknown = set(wanted) - known.keys() - {name for name in types if types[name] is str}
         if unknown:
-            raise _unknown(min(unknown), list(known), len(records), is_typed=min(unknown) in types)
+            name = min(unknown)
+            raise _make_unknown_error(name, list(known), len(records), is_typed=name in types)
     names = known if wanted is None else wanted
     return {name: [record.get(name) for record in records] for name in names}
 
@@ -109,7 +110,7 @@ def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
     if kinds <= {str, type(None)} and dtype is None:
         return values
     if type(None) in kinds and (dtype is not None or _needs_all(kinds, values)):
-        raise _missing(name, values)
+        raise _make_missing_error(name, values)
     if kinds == {dict} and dtype is None:
         return record_columns(values, None, f"{name}.")
     if kinds <= {bool, int, float} and not ragged:
@@ -123,7 +124,7 @@ def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
     if dtype is not None:
         odd = [value for value in values if not _is_number(value)]
         odd = odd or [value for value in values if isinstance(value, list) is not ragged]
-        raise _unfit(name, dtype, odd[0])
+        raise _make_unfit_error(name, dtype, odd[0])
     if len(kinds) > 1:
         _say_mixed(name, ", ".join(sorted(kind.__name__ for kind in kinds)))
     return _objects(values)
@@ -146,11 +147,12 @@ def _numbers(name: str, values: list[Any], kinds: set[type], dtype: Any) -> torc
     if bool in kinds and len(kinds) > 1:
         if dtype is None:
             return None
-        raise _unfit(
+        raise _make_unfit_error(
             name, dtype, next(v for v in values if (type(v) is bool) != (dtype is torch.bool))
         )
     if dtype is not None and not dtype.is_floating_point and float in kinds:
-        raise _unfit(name, dtype, next(value for value in values if type(value) is float))
+        value = next(value for value in values if type(value) is float)
+        raise _make_unfit_error(name, dtype, value)
     if kinds == {bool}:
         dense = torch.tensor(values, dtype=torch.bool, device="cpu")
     elif kinds == {int}:
@@ -160,7 +162,7 @@ def _numbers(name: str, values: list[Any], kinds: set[type], dtype: Any) -> torc
         if dtype is None and int in kinds and (dense.abs() >= 2.0**53).any():
             for value in values:  # an id of 64 bits among floats would become another
                 if type(value) is int and int(float(value)) != value:
-                    raise _unfit(name, torch.float64, value)
+                    raise _make_unfit_error(name, torch.float64, value)
     return dense if dtype is None else cast_numbers(name, dense, dtype)
 
 
@@ -173,14 +175,14 @@ def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Te
         return dense
     rounds = dense.is_floating_point() and not dtype.is_floating_point
     if rounds or torch.bool in (dense.dtype, dtype):
-        raise _unfit(name, dtype, dense.flatten()[0].item() if dense.numel() else "none")
+        raise _make_unfit_error(name, dtype, dense.flatten()[0].item() if dense.numel() else "none")
     changed = dense.to(dtype)
     if not dtype.is_floating_point and not torch.equal(changed.to(torch.int64), dense):
-        raise _unfit(name, dtype, dense[changed.to(torch.int64) != dense][0].item())
+        raise _make_unfit_error(name, dtype, dense[changed.to(torch.int64) != dense][0].item())
     if dtype.is_floating_point and changed.isinf().any():
         beyond = dense[changed.isinf() & dense.isfinite()]
         if len(beyond):
-            raise _unfit(name, dtype, beyond[0].item())
+            raise _make_unfit_error(name, dtype, beyond[0].item())
     return changed
 
 
@@ -215,7 +217,7 @@ def _rows_of_lists(
 def _text(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     if not kinds <= {str, type(None)}:
         odd = next(value for value in values if not isinstance(value, (str, type(None))))
-        raise _unfit(name, str, odd)
+        raise _make_unfit_error(name, str, odd)
     return values
 
 
@@ -226,7 +228,7 @@ def _integers(name: str, values: list[int], dtype: Any) -> torch.Tensor:
         return torch.from_numpy(np.fromiter(values, np.int64, len(values)))
     except OverflowError:
         large = next(value for value in values if value not in INT64)
-        raise _unfit(name, torch.int64, large) from None
+        raise _make_unfit_error(name, torch.int64, large) from None
 
 
 def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
@@ -234,7 +236,7 @@ def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
         return torch.from_numpy(np.array(values, np.float64))
     except OverflowError:
         size = int(max(values, key=abs)).bit_length()
-        raise _unfit(name, torch.float64, f"an integer of {size} bits") from None
+        raise _make_unfit_error(name, torch.float64, f"an integer of {size} bits") from None
 
 
 def _lists(
@@ -270,7 +272,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _unknown(name: str, names: list[str], num_records: int, *, is_typed: bool) -> ValueError:
+def _make_unknown_error(
+    name: str, names: list[str], num_records: int, *, is_typed: bool
+) -> ValueError:
     lacking = f"none of {num_records} records has it" if num_records > 1 else "it is not there"
     text = f"; text that is missing often needs its type there: {{{name!r}: str}}"
     return ValueError(
@@ -279,7 +283,7 @@ def _unknown(name: str, names: list[str], num_records: int, *, is_typed: bool) -
     )
 
 
-def _missing(name: str, values: list[Any]) -> ValueError:
+def _make_missing_error(name: str, values: list[Any]) -> ValueError:
     count = sum(value is None for value in values)
     return ValueError(
         f"Expected a value of column {name!r} in every record, but it is null or missing in "
@@ -288,7 +292,7 @@ def _missing(name: str, values: list[Any]) -> ValueError:
     )
 
 
-def _unfit(name: str, dtype: Any, value: Any) -> ValueError:
+def _make_unfit_error(name: str, dtype: Any, value: Any) -> ValueError:
     got = value if isinstance(value, str) and value.startswith("an integer") else repr(value)
     return ValueError(
         f"Expected values of column {name!r} that fit {dtype if dtype is not str else 'str'}, "

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.leaf_kind import is_masked, make_masked_array_error
 from torch_distinput.data.batch.object_parts import has_method
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
@@ -85,7 +85,7 @@ def columns_of(source: Any) -> Batch | None:
         return columns_of_dataset(source)
     leaves = flatten(source)[0]
     if any(is_masked(type(leaf)) for leaf in leaves):
-        raise masked_array("a column")
+        raise make_masked_array_error("a column")
     if leaves and all(isinstance(leaf, _COLUMNS) for leaf in leaves):
         return source
     columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
@@ -104,7 +104,7 @@ def columns_of_dataset(dataset: Any) -> Batch | None:
     if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
         return dataset.tensors
     if is_masked(type(dataset)):
-        raise masked_array("a column")
+        raise make_masked_array_error("a column")
     return dataset if isinstance(dataset, _COLUMNS) else None
 
 
@@ -123,7 +123,7 @@ def is_stream(source: Any) -> bool:
     return callable(source)
 
 
-def not_a_source(source: Any) -> TypeError:
+def make_no_source_error(source: Any) -> TypeError:
     """Refuse what is of no kind; the message has a cure for what people try."""
     hint = ""
     if _is_distributed(source):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
 
 
-def no_order(request: Request, loader: Any) -> ConfigurationError:
+def make_no_order_error(request: Request, loader: Any) -> ConfigurationError:
     """The error for a loader whose batches a budget would cut again."""
     msg = (
         f"Expected a DataLoader that leaves batches to {request.budget!r}, got one with batches of "
@@ -46,7 +46,7 @@ def way_to_more_shards(source: Any) -> str:
     return "give it num_shards of {} or more"
 
 
-def no_shuffle(source: Any, name: str) -> ConfigurationError:
+def make_no_shuffle_error(source: Any, name: str) -> ConfigurationError:
     """The error for a stream that is in an order of its own."""
     cure = (
         "Shuffle the stream itself by a seed that is the same on all ranks, as "

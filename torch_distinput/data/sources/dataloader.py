@@ -84,7 +84,7 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     if ready and not is_stream:
         _refuse_drawn_order(loader, own_iter=own_iter)
     if not ready and getattr(loader, "next_iter_state", None) is not None:
-        raise _begun(type(loader).__name__)
+        raise _make_begun_error(type(loader).__name__)
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
@@ -170,7 +170,7 @@ def _refuse_drawn_order(loader: DataLoader[Any], *, own_iter: bool) -> None:
     raise ConfigurationError(msg)
 
 
-def _begun(name: str) -> ConfigurationError:
+def _make_begun_error(name: str) -> ConfigurationError:
     """The error for a StatefulDataLoader that would go on from a state: here it is not played."""
     msg = (
         f"Expected a {name} at its beginning, got one whose load_state_dict() was called: its "

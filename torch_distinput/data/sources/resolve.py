@@ -19,11 +19,11 @@ from torch_distinput.data.sources.classify import (
     classify,
     columns_of,
     columns_of_dataset,
-    not_a_source,
+    make_no_source_error,
 )
 from torch_distinput.data.sources.cures import (
-    no_order,
-    no_shuffle,
+    make_no_order_error,
+    make_no_shuffle_error,
     way_to_more_files,
     way_to_more_shards,
 )
@@ -65,7 +65,7 @@ def open_source(source: Any, request: Request) -> Source:
     """
     kind = classify(source)
     if kind is None:
-        raise not_a_source(source)
+        raise make_no_source_error(source)
     if kind not in BATCHED:
         _need_batch_size(request, repr(source) if kind in _RECIPES else type(source).__name__)
     if request.collate_fn is not None and kind is not SourceKind.BUCKETS:
@@ -114,7 +114,7 @@ def _open_member(source: Any, request: Request) -> Source:
 def _from_loader(source: Any, request: Request) -> Source:
     is_cut_here = request.budget is not None
     if is_cut_here and not dataloader.gives_order(source):
-        raise no_order(request, source)
+        raise make_no_order_error(request, source)
     parts = dataloader.look_through(source, is_cut_here=is_cut_here)
     _refuse_twice(request, source, _SET_BY_ORDERS if is_cut_here else _SET_BY_LOADERS)
     if request.num_threads and parts.loader.num_workers:
@@ -248,7 +248,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
     _refuse_threads(request, name)
     by_shard = num_shards is not None and has_single_shards(source)
     if request.shuffle and not (by_shard and request.global_batch_size):
-        raise no_shuffle(source, name)
+        raise make_no_shuffle_error(source, name)
     if (part := find_part_out_of_order(source)) is not None:
         msg = (
             f"Expected a stream in the same order on every rank and after a restart, got {name} "

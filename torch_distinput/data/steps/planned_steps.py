@@ -100,7 +100,7 @@ def make_loader(source: IndexedSource) -> TaskLoader[FetchTask, Any]:
     return TaskLoader(fetch, options, grouped=True)
 
 
-def ended_early() -> SourceError:
+def make_early_end_error() -> SourceError:
     """The error for data that ends before its plan, whatever the cause.
 
     The other workers play the steps that are missing here, and would wait for this one.
@@ -250,7 +250,7 @@ def _merge(
             cut = cut_step(part, step.sizes, owned=owned, facts=step.facts)
             yield cut, step.num_examples
     if waiting or next(planned, None) is not None:
-        raise ended_early()
+        raise make_early_end_error()
 
 
 def _plan_work(planned: Iterator[PlannedStep]) -> Iterator[PlannedStep]:

@@ -158,7 +158,7 @@ def _find_cuts(names: Sequence[str], looks: Sequence[_Look]) -> Iterator[_Cut | 
     lengths: dict[str, int | None] = {}
     for name, look in zip(names, looks, strict=True):
         if look.kind is JAGGED:
-            raise _jagged(name)
+            raise _make_jagged_error(name)
         if look.sizes:
             lengths[name] = look.sizes[0]
     if len(set(lengths.values())) > 1:
@@ -199,7 +199,7 @@ def _find_named(
             yield None
             continue
         if look.kind is JAGGED:
-            raise _jagged(name)
+            raise _make_jagged_error(name)
         if len(look.sizes) < dim:
             is_dense = look.kind is DENSE
             got = f"one of {1 + len(look.sizes)} dimensions" if is_dense else "no dense tensor"
@@ -233,7 +233,7 @@ def _not_divisible(name: str, cut: _Cut, num_slices: int) -> SourceError:
     )
 
 
-def _jagged(name: str) -> SourceError:
+def _make_jagged_error(name: str) -> SourceError:
     return SourceError(
         f"Expected sequences of one length to cut (cp_dim), got a jagged tensor at {name}. Pad its "
         "rows to one length in the collate_fn; or name the columns to cut in cp_columns, and it "

@@ -28,7 +28,7 @@ import torch
 
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten, unflatten
-from torch_distinput.distribute import context as current
+from torch_distinput.distribute import context
 from torch_distinput.distribute.reductions import gather_values, reduce_values
 from torch_distinput.distribute.replicas.per_replica import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicas.thread_state import ThreadState
@@ -123,8 +123,8 @@ def get_replica_context() -> ReplicaContext | None:
 
     ``tf.distribute.get_replica_context``.
     """
-    context: ReplicaContext | None = current.entered_replica()
-    return context
+    entered: ReplicaContext | None = context.entered_replica()
+    return entered
 
 
 def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
@@ -158,7 +158,7 @@ def run_replicas(
         partial(fn, *(a[r] for a in own_args), **{k: v[r] for k, v in own_kwargs.items()})
         for r in replicas
     ]
-    with current.scope(session):
+    with context.scope(session):
         if len(calls) == 1:
             return run_one(session, calls[0])[0]
         results = run_in_turns(session, calls)
@@ -176,10 +176,10 @@ def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
     def meet(request: CollectiveCall) -> Any:
-        with current.replica(None):
+        with context.replica(None):
             return _answer(session, [request])[0]
 
-    with current.replica(ReplicaContext(session, 0, meet)):
+    with context.replica(ReplicaContext(session, 0, meet)):
         return [fn()]
 
 
@@ -247,9 +247,9 @@ class _Turn:
         self.result: Any = None
         self._carry = partial(session.loss_steps.carry, session.loss_steps.turns)
         body = contextvars.copy_context()
-        context = ReplicaContext(session, replica, self._meet)
+        own = ReplicaContext(session, replica, self._meet)
         self._thread = threading.Thread(
-            target=body.run, args=(self._live, context, fn, carried), daemon=True
+            target=body.run, args=(self._live, own, fn, carried), daemon=True
         )
 
     def go_on(self, reply: Any) -> CollectiveCall | None:
@@ -281,14 +281,14 @@ class _Turn:
             raise _Abandoned
         return self._reply
 
-    def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
+    def _live(self, own: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
         self._mine.acquire()
         self._carry()
         try:
             with (
-                carried.enter(context.device),
-                current.scope(self._session),
-                current.replica(context),
+                carried.enter(own.device),
+                context.scope(self._session),
+                context.replica(own),
             ):
                 self.result = fn()
         except _Abandoned:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_distinput.distribute import context as current
+from torch_distinput.distribute import context
 from torch_distinput.distribute.steps.averages import (
     average_by_weight,
     check_per_example,
@@ -109,7 +109,7 @@ def _average_by_weight(
             "examples, or by what all replicas' weights add up to. Leave one of them out."
         )
         raise ValueError(msg)
-    session = current.loss_session()
+    session = context.loss_session()
     if session is None:
         msg = (
             "Expected a strategy whose replicas add up their weights, got none: no step has been "
@@ -155,7 +155,7 @@ def _note_loss(num_rows: int | None) -> None:
 
     The loss may be of any step, but what is padding is known of the last.
     """
-    session = current.loss_session()
+    session = context.loss_session()
     if session is None:
         return
     last = session.loss_steps.turns.last
@@ -178,7 +178,7 @@ def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | No
 
     Refuses a loss that does not belong to the step.
     """
-    session = current.loss_session()
+    session = context.loss_session()
     candidates = [] if session is None else session.loss_steps.candidates()
     if session is None or not candidates:
         cure = "mask=: which rows count" if by_weight else "num_examples="

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_distinput.distribute import context as current
+from torch_distinput.distribute import context
 from torch_distinput.distribute.steps.averages import (
     average_by_weight,
     check_per_example,
@@ -78,7 +78,7 @@ def _check_step(loss: torch.Tensor, info: StepInfo) -> torch.Tensor | None:
             f"{info.index}, got {num_rows}. {cure}"
         )
         raise refer(ValueError(msg), "docs/errors.md#the-loss-does-not-belong-to-the-step")
-    session = current.loss_session()
+    session = context.loss_session()
     if session is not None:
         session.loss_steps.note_loss()
     return None if info.padded_rows is None else mask_of(count, loss)

@@ -32,8 +32,8 @@ class LayerState(Protocol):
 class Analyzer(Protocol):
     """From what was counted to what a layer takes over; a value, without a layer."""
 
-    def new_state(self) -> Any:
-        """Return an empty :class:`LayerState`."""
+    def new_state(self) -> LayerState:
+        """Return an empty state."""
 
     def finish(self, state: Any) -> Any | None:
         """Return what the layer adopts; None if nothing was counted that it could learn from.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.batch.collate import has_rounded
-from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
+from torch_distinput.data.batch.leaf_kind import is_masked, make_masked_array_error
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.strings.packed import PackedColumn, PaddedStrings
 
@@ -131,7 +131,7 @@ def refuse_masks(values: Any) -> None:
     """
     is_list = isinstance(values, list) and values and isinstance(values[0], np.ndarray)
     if any(map(is_masked, set(map(type, values)) if is_list else {type(values)})):
-        raise masked_array("a column")
+        raise make_masked_array_error("a column")
 
 
 def box_rows(values: Sequence[Any]) -> np.ndarray:

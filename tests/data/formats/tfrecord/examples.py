@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.tfrecords import message, varint
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.tfrecord.records import TFRecord
-from torch_distinput.data.formats.tfrecord.tf_example import BEFORE, BEHIND
+from torch_distinput.data.formats.tfrecord.tf_example import FOOTER_BYTES, HEADER_BYTES
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
 from torch_distinput.packed_strings import PackedStrings
@@ -55,5 +55,5 @@ def read(content, part=None, reader=None):
 
 
 def decode(features, *records):
-    frames = [bytes(BEFORE) + record + bytes(BEHIND) for record in records]
+    frames = [bytes(HEADER_BYTES) + record + bytes(FOOTER_BYTES) for record in records]
     return TFRecord(features).decode(PackedStrings.from_list(frames, bytes))

@@ -19,8 +19,8 @@ from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import Scan, Scanner, walk
 from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.tfrecord.tf_example import (
-    BEFORE,
-    BEHIND,
+    FOOTER_BYTES,
+    HEADER_BYTES,
     Field,
     fields,
     parse_examples,
@@ -29,8 +29,7 @@ from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings, join_bytes, tensor_over
 
-_HEADER_BYTES = BEFORE  # the length and its checksum
-_FRAME_BYTES = BEFORE + BEHIND  # and the checksum of the payload
+_FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # and the checksum of the payload
 _MASK = 0xA282EAD8
 _SEARCH_BYTES = 1 << 14
 
@@ -100,10 +99,10 @@ class TFRecord(Reader):
             walked = walk(opened, _Frames(), start=part.start, stop=part.stop, report=file.bad)
             for window, base, bounds in walked:
                 spans = pairwise(bounds.tolist())
-                payloads: Any = (window[i + BEFORE : j - BEHIND] for i, j in spans)
+                payloads: Any = (window[i + HEADER_BYTES : j - FOOTER_BYTES] for i, j in spans)
                 if not frames:  # else each is let go at once: its memory is used again
                     payloads = list(payloads)
-                stored = _uint32_at(window, bounds[1:] - BEHIND)
+                stored = _uint32_at(window, bounds[1:] - FOOTER_BYTES)
                 sound = _mask(list(map(crc, payloads))) == stored
                 for number in np.flatnonzero(~sound).tolist():
                     reason = "the checksum of the payload does not fit: it is damaged"
@@ -159,18 +158,18 @@ def _cuts(file: InputFile) -> sidecar_index.Cuts:
 class _Frames(Scanner):
     """What is found are the bounds of adjacent frames: one more than there are frames."""
 
-    header_bytes = _HEADER_BYTES
+    header_bytes = HEADER_BYTES
     what = "record"
 
     def scan(self, window: bytes, room: int) -> Scan:
         length_at = struct.Struct("<Q").unpack_from
         position, found = 0, [0]
-        last = min(len(window) - _HEADER_BYTES, room)
+        last = min(len(window) - HEADER_BYTES, room)
         while position <= last:
             position += length_at(window, position)[0] + _FRAME_BYTES
             found.append(position)
         # The last may end outside, and any length may be wrong: now all are checked at once.
-        error, needed = None, _HEADER_BYTES
+        error, needed = None, HEADER_BYTES
         sound = _lengths_fit(window, np.array(found[:-1], np.int64))
         if not sound.all():
             del found[int(sound.argmin()) + 1 :]
@@ -183,7 +182,7 @@ class _Frames(Scanner):
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
         del base
-        num_places = len(window) - _HEADER_BYTES + 1
+        num_places = len(window) - HEADER_BYTES + 1
         for first in range(0, num_places, _SEARCH_BYTES):
             places = np.arange(first, min(first + _SEARCH_BYTES, num_places))
             for place in places[_lengths_fit(window, places)].tolist():
@@ -198,7 +197,7 @@ def _frame_fits(window: bytes, place: int, room: int | None) -> bool:
     if end > len(window):  # not at hand yet; the payload is checked when it is read
         return room is None or end <= room
     (stored,) = struct.unpack_from("<I", window, end - 4)
-    return bool(_mask([_crc32c()(window[place + _HEADER_BYTES : end - 4])])[0] == stored)
+    return bool(_mask([_crc32c()(window[place + HEADER_BYTES : end - 4])])[0] == stored)
 
 
 def _lengths_fit(window: bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:

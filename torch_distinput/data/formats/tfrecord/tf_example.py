@@ -35,7 +35,7 @@ _KINDS: Mapping[Any, tuple[int, str]] = {
     torch.float32: (FLOATS, "float32"),
     torch.int64: (INTS, "int64"),
 }
-BEFORE, BEHIND = 12, 4
+HEADER_BYTES, FOOTER_BYTES = 12, 4
 """Bytes of a frame of TFRecord around a message: nothing is moved to cut them off."""
 _LISTS = {BYTES: "bytes", FLOATS: "float32", INTS: "int64"}
 
@@ -87,8 +87,8 @@ def parse_examples(
     """Return a dict with a column for each wanted feature.
 
     Args:
-        records: the messages; packed, they are frames with :data:`BEFORE` bytes before each
-            message and :data:`BEHIND` behind it.
+        records: the messages; packed, they are frames with :data:`HEADER_BYTES` bytes before each
+            message and :data:`FOOTER_BYTES` behind it.
         wanted: what to make of which feature.
         packed: columns with one text or bytes a row become packed strings.
 
@@ -115,7 +115,7 @@ def _lanes(frames: PackedStrings) -> Lanes:
     """The messages in frames, where they lie."""
     own = frames.narrow()
     offsets = own.offsets.numpy()
-    return Lanes(own.data.numpy(), offsets[:-1] + BEFORE, offsets[1:] - BEHIND)
+    return Lanes(own.data.numpy(), offsets[:-1] + HEADER_BYTES, offsets[1:] - FOOTER_BYTES)
 
 
 def _rewrite(record: bytes, row: int) -> bytes:
