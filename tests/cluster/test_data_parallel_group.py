@@ -39,7 +39,7 @@ def test_a_group_has_every_place_once(shape):
 )
 def test_numbers_that_make_no_groups_are_refused_on_every_rank(told):
     for _, size in told:
-        with pytest.raises(tdi.ConfigurationError, match="Expected every data-parallel rank from 0"):
+        with pytest.raises(tdi.ConfigurationError, match="every data-parallel rank from 0"):
             _divide(told, size)
 
 
