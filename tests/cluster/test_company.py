@@ -215,6 +215,20 @@ def test_who_stays_in_a_step_that_others_do_not_come_to_is_told_why(
         assert "leave a loop at the same step" in words
 
 
+def test_steps_are_told_as_they_were_delivered():
+    """Though they are counted on from elsewhere after an error."""
+    board = Notes()
+    heart = Heartbeat(board)
+    monitor = PeerMonitor(heart, "iteration 0", 0, timeout=1.0)
+    heart.stop.skip_ahead()
+    for step in range(3):
+        monitor.leave(step)
+    heart._beat(board)
+    board.notes[1] = board.notes[0]
+    heart._beat(board)
+    assert "with 3 steps delivered" in heart.peers.describe([1])
+
+
 def test_a_worker_says_that_its_loop_waits_for_its_own_data(monkeypatch, caplog):
     """Once an iteration: of others, who wait in a collective, none can tell."""
     now = [100.0]

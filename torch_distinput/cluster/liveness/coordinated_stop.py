@@ -26,8 +26,8 @@ from types import FrameType
 from torch_distinput.errors import UsageError
 from torch_distinput.threads import is_loader_process, new_event, stop_on_signals
 
-_FAR = 1 << 32
-"""More steps than anybody delivers between two errors."""
+FAR = 1 << 32
+"""More steps than anybody delivers between two errors; those since the last one are the rest."""
 
 
 class CoordinatedStop:
@@ -84,7 +84,7 @@ class CoordinatedStop:
         all stop may lie behind them then, and only some have heard of it: the next step asks.
         """
         self._is_ahead = True
-        self.catch_up((self.delivered // _FAR + 1) * _FAR)
+        self.catch_up((self.delivered // FAR + 1) * FAR)
 
     def hear(self, votes: Collection[int | None]) -> None:
         """Heartbeat's thread: the votes of the workers that are still there, None for no vote."""

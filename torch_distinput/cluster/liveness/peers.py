@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from torch_distinput.cluster.liveness.coordinated_stop import FAR
 from torch_distinput.cluster.liveness.heard import Heard
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity, has_died
 from torch_distinput.cluster.liveness.status import LEFT, Activity, IterationProgress, Status
@@ -208,9 +209,9 @@ class Peers:
             failed = status.failed
             is_told = failed and status.activity.endswith(failed.topic)
             words = f": {failed.words}" if failed and is_told else ""
-            return f"left after {status.steps} steps, {status.activity}{words}"
+            return f"left after {status.steps % FAR} steps, {status.activity}{words}"
         ago = time.monotonic() - changed
         return (
-            f"last heard of {ago:.1f} s ago, with {status.steps} steps delivered, "
+            f"last heard of {ago:.1f} s ago, with {status.steps % FAR} steps delivered, "
             f"{status.activity} for {status.seconds:.1f} s"
         )
