@@ -48,18 +48,3 @@ def test_none_is_called_by_its_name(values):
     words = rf"; example {number} holds None at example\['x'\]\['mask'\]"
     with pytest.raises(SourceError, match=words):
         next(iter(one().distribute_dataset(examples, global_batch_size=2)))
-
-
-def refuse(examples):
-    raise ZeroDivisionError(len(examples))
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"), [(2, "0, 1"), (20, f"{', '.join(map(str, range(16)))} and 4 more")]
-)
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_examples_that_make_no_batch_are_named(size, shown, num_workers):
-    """The error of a batch knows no more than their places in it."""
-    loading = {"global_batch_size": size, "num_workers": num_workers, "collate_fn": refuse}
-    with pytest.raises(SourceError, match=rf"ZeroDivisionError: {size} \(.* examples {shown}\.\)"):
-        next(iter(one().distribute_dataset([*range(20)], **loading)))

@@ -20,7 +20,7 @@ from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.parts import find_getitems, may_give_columns
-from torch_distinput.data.user_sources.source_errors import make_collate_error, source_error
+from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
@@ -140,12 +140,12 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""
-        examples = self.examples(indices)
-        num_asked = len(indices) if may_give_columns(self.dataset) else None
-        try:
-            batch = timed_collate(examples, self.collate, self.clock, num_asked=num_asked)
-        except Exception as error:
-            raise make_collate_error(error, indices.tolist()) from error
+        batch = timed_collate(
+            self.examples(indices),
+            self.collate,
+            self.clock,
+            num_asked=len(indices) if may_give_columns(self.dataset) else None,
+        )
         rows.check_row_count(batch, len(indices))
         return batch
 

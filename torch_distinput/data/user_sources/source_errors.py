@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from torch_distinput.errors import SourceError, refer
 
 _log = logging.getLogger(__name__)
-_MOST_SHOWN = 16
-"""Examples of a batch that an error names."""
 
 
 def source_error(error: Exception, where: str) -> SourceError:
@@ -27,16 +24,6 @@ def source_error(error: Exception, where: str) -> SourceError:
         )
     found = SourceError(f"The source raised {type(error).__name__} at {where}: {said}")
     return refer(found, "docs/errors.md#your-function-raises-stopiteration") if is_an_end else found
-
-
-def make_collate_error(error: Exception, indices: Sequence[int]) -> SourceError:
-    """Name the examples of a batch that cannot be made of them, in its order."""
-    shown = ", ".join(map(str, indices[:_MOST_SHOWN]))
-    rest = f" and {len(indices) - _MOST_SHOWN} more" if len(indices) > _MOST_SHOWN else ""
-    if isinstance(error, StopIteration):
-        return source_error(error, f"the collation of examples {shown}{rest}")
-    said = str(error) if isinstance(error, SourceError) else f"{type(error).__name__}: {error}"
-    return SourceError(f"{said} (Collating examples {shown}{rest}.)")
 
 
 def make_exhausted_error(source: Any) -> SourceError:
