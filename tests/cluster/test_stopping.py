@@ -65,6 +65,15 @@ class Job:
         self.stops[worker].hear([v for w, v in enumerate(self.votes) if w != worker])
         self.votes[worker] = self.stops[worker].vote
 
+    def end(self):
+        """Go on, each worker in turn, until all have seen a request."""
+        self.stops[0].is_requested = True
+        for _ in range(100):
+            for worker in range(len(self.stops)):
+                self.main(worker)
+                self.heart(worker)
+        assert None not in self.first_seen
+
 
 @given(st.integers(2, 4), st.booleans(), st.data())
 def test_all_workers_stop_at_one_step(size, coupled, data):
@@ -87,12 +96,7 @@ def test_all_workers_stop_at_one_step(size, coupled, data):
         else:
             getattr(job, part)(worker)
         stop.come_in = None
-    job.stops[0].is_requested = True
-    for _ in range(100):
-        for worker in range(size):
-            job.main(worker)
-            job.heart(worker)
-    assert None not in job.first_seen
+    job.end()
     assert 1 == len(set(job.first_seen))
 
 
@@ -125,10 +129,5 @@ def test_all_workers_stop_at_one_step_after_their_errors(size, num_errors, data)
     for worker in range(size):
         while met[worker] < num_errors:
             fail(worker)
-    job.stops[0].is_requested = True
-    for _ in range(100):
-        for worker in range(size):
-            job.main(worker)
-            job.heart(worker)
-    assert None not in job.first_seen
+    job.end()
     assert 1 == len({seen - first for seen, first in zip(job.first_seen, begun, strict=True)})

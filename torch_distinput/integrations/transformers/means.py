@@ -88,7 +88,8 @@ class ModelLoss:
         self._rule_out(trainer.model, misses, noise)
         if self._num_tries == _MOST_TRIES and not self._is_mean_found:
             self._is_mean_found = True
-            if _ROWS in self._ways:  # two ways to count labels, else, as near as rounding
+            # Else the two ways to count labels are left, which differ by less than rounding.
+            if _ROWS in self._ways:
                 _warn_of_unknown_mean(trainer.model)
 
     def _rule_out(self, model: nn.Module, misses: list[float], noise: float) -> None:
@@ -159,9 +160,9 @@ def _count(labels: torch.Tensor) -> torch.Tensor:
 def _choose_cut(
     batch: Any, counts: list[torch.Tensor], num_rows: int, ways: list[int]
 ) -> tuple[int, torch.Tensor]:
-    """Where the shares of the first part differ most, some ways, and which these are all ways.
+    """Where to cut, so that the ways still open give the first part shares that differ most.
 
-    0 if they do so nowhere.
+    Returns the rows of that part, 0 if the shares are equal at every cut; and its share each way.
     """
     nowhere = 0, torch.zeros(_NUM_WAYS)
     if len(counts) < _NUM_WAYS or num_rows < 2:  # no labels: the batch may be no mapping, either

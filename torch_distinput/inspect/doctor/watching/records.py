@@ -170,7 +170,7 @@ def note_elsewhere(found: Sequence[Seen]) -> list[Seen]:
     for seen in found:
         places = {
             rank: loader.place
-            for other in reversed(found)  # the first one is left
+            for other in reversed(found)  # so that the first place of a rank stays
             if _has_same_data(seen, other)
             for rank, loader in zip(other.ranks, other.loaders, strict=True)
         }
