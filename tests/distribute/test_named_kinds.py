@@ -48,3 +48,21 @@ def test_none_is_called_by_its_name(values):
     words = rf"; example {number} holds None at example\['x'\]\['mask'\]"
     with pytest.raises(SourceError, match=words):
         next(iter(one().distribute_dataset(examples, global_batch_size=2)))
+
+
+def refuse(examples):
+    raise ZeroDivisionError(len(examples))
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [(2, "0, 1"), (20, f"{', '.join(map(str, range(16)))} and 4 more")]
+)
+@pytest.mark.parametrize("loading", [{}, {"num_workers": 1}, {"num_threads": 1}], ids=str)
+def test_the_examples_that_make_no_batch_are_named(size, shown, loading):
+    """What collates them knows no more than their places in the batch."""
+    data = one().distribute_dataset(
+        [*range(20)], global_batch_size=size, collate_fn=refuse, **loading
+    )
+    words = rf"raised ZeroDivisionError at the batch of examples {shown}: {size}"
+    with pytest.raises(SourceError, match=words):
+        next(iter(data))

@@ -27,7 +27,7 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.timing.timed_fetch import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.source_errors import source_error
+from torch_distinput.data.user_sources.source_errors import make_batch_error
 from torch_distinput.errors import SourceError
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
@@ -85,9 +85,13 @@ class StepFetch:
         if not len(task):
             return None
         if isinstance(task, PaddedRows):
-            batch = pad_to(self.fetch, task.longest)(task.indices)
+            fetch, indices = pad_to(self.fetch, task.longest), task.indices
         else:
-            batch = self.fetch(task)
+            fetch, indices = self.fetch, task
+        try:
+            batch = fetch(indices)
+        except Exception as error:
+            raise make_batch_error(error, indices.tolist()) from error
         return rows.copy_rows(batch) if self.copies else batch
 
 
@@ -218,8 +222,8 @@ def _fetch_here(
                 with at_epoch:
                     fetched = (fetch if longest is None else pad_to(fetch, longest))(indices)
                 part = take_apart(fetched, indices)
-        except StopIteration as error:  # of the user's code; it would pass for the end
-            raise source_error(error, "a batch") from error
+        except Exception as error:
+            raise make_batch_error(error, indices.tolist()) from error
         step = cut_step(part, sizes, owned=owned, facts=facts, is_alike=columns is not None)
         yield step, num_examples
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from torch_distinput.errors import SourceError, refer
 
 _log = logging.getLogger(__name__)
+_MOST_NAMED = 16
+"""Examples of a batch that an error names."""
 
 
 def source_error(error: Exception, where: str) -> SourceError:
@@ -24,6 +27,13 @@ def source_error(error: Exception, where: str) -> SourceError:
         )
     found = SourceError(f"The source raised {type(error).__name__} at {where}: {said}")
     return refer(found, "docs/errors.md#your-function-raises-stopiteration") if is_an_end else found
+
+
+def make_batch_error(error: Exception, indices: Sequence[int]) -> SourceError:
+    """Name the examples, in the order of their batch: what collates them knows only that."""
+    named = ", ".join(map(str, indices[:_MOST_NAMED]))
+    rest = f" and {len(indices) - _MOST_NAMED} more" if len(indices) > _MOST_NAMED else ""
+    return source_error(error, f"the batch of examples {named}{rest}")
 
 
 def make_exhausted_error(source: Any) -> SourceError:

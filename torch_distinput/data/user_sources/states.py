@@ -39,7 +39,8 @@ import numpy as np
 import torch
 
 from torch_distinput.data.batch.object_parts import has_own
-from torch_distinput.data.user_sources.parts import is_node, parts_of
+from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.plan.progress.place import Place, Start
 
 SOURCE, STREAMS = "source", "streams"
@@ -64,6 +65,16 @@ def has_state(source: Any) -> bool:
         return False
     loads = has_own(source, "load_state_dict") or is_node(source)
     return loads and _needs_no_arguments(source.state_dict)
+
+
+def holds_state(source: Any) -> bool:
+    """Whether a source, or a part of it, has words for where it is, and we use them.
+
+    Not where shards are dealt out: ``find_holders`` says why. Members of a mixture are asked each
+    for itself.
+    """
+    parts = [] if isinstance(source, Mixture) else list(parts_of(source))
+    return any(map(has_state, parts)) and not any(map(deals_shards, parts))
 
 
 def _needs_no_arguments(method: Callable[..., Any]) -> bool:

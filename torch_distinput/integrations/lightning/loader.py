@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
+from torch_distinput.integrations import lengths
 from torch_distinput.integrations.claims import play
 from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.delivered_steps import (
@@ -303,10 +304,7 @@ class Loader:
 
     def count_steps(self) -> int | None:
         """Steps of the next epoch; None where they are not known before the data is read."""
-        try:
-            return len(self.dataset)
-        except TypeError:
-            return None
+        return lengths.count_steps(self.dataset)
 
     def _play(self) -> Iterator[Any]:
         """Deliver an epoch, or the rest of one; where nothing is left of it, the next one."""

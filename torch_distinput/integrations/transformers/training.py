@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset
 
 import torch_distinput as tdi
 from torch_distinput.integrations.claims import play
+from torch_distinput.integrations.lengths import count_steps
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
 from torch_distinput.integrations.transformers.means import CURE
 from torch_distinput.integrations.transformers.stand_in import without_rows
@@ -217,11 +218,3 @@ class TrainRun:
         if self._fetched and global_step > self._fetched_at:
             self._trained, self._fetched = self._fetched[-1], ()
             self._num_updates += 1
-
-
-def count_steps(dataset: tdi.DistributedDataset) -> int | None:
-    """The length of the epoch to come; None where nobody knows."""
-    try:
-        return len(dataset)
-    except TypeError:
-        return None

@@ -30,11 +30,10 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
-from torch_distinput.data.user_sources.states import has_state
+from torch_distinput.data.user_sources.states import holds_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
@@ -121,8 +120,7 @@ def _refuse_inner_steps(mixture: Mixture) -> None:
 
 def _refuse_own_state(name: str, source: Any) -> None:
     """A state that says what follows an epoch would be lost between two of them."""
-    parts = [] if isinstance(source, Mixture) else list(parts_of(source))
-    if any(map(deals_shards, parts)) or not any(map(has_state, parts)):
+    if not holds_state(source):
         return
     msg = (
         f"Expected sources whose position we keep, got {name!r}, a {type(source).__name__} with a "

@@ -35,9 +35,7 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
 from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
-from torch_distinput.data.user_sources.parts import deals_shards, parts_of
-from torch_distinput.data.user_sources.sequences.mixture import Mixture
-from torch_distinput.data.user_sources.states import has_state
+from torch_distinput.data.user_sources.states import holds_state
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.place import Start
@@ -77,8 +75,7 @@ def in_windows(
 
 def _refuse_own_state(source: Any) -> None:
     """Its state would be that of the end of a window, whose rows are still to come."""
-    parts = [] if isinstance(source, Mixture) else list(parts_of(source))
-    if any(map(deals_shards, parts)) or not any(map(has_state, parts)):
+    if not holds_state(source):
         return
     msg = (
         f"Expected a source whose position we keep, to read it in windows, got a "
