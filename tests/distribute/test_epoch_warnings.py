@@ -42,18 +42,18 @@ def test_split_files_with_fewer_parts_than_workers(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("size", "cure"),
+    ("size", "rule", "cure"),
     [
-        (2, "The global batch size is 2, and there are 3 replicas"),
-        (3, 'partial_batch="pad"'),
-        (4, 'Pieces of 2 of 4 examples leave some of 3 replicas.*rebatch="even"'),
+        (2, "split", "The global batch size is 2, and there are 3 replicas"),
+        (3, "split", 'partial_batch="pad"'),
+        (4, "split", 'Pieces of 2 of 4 examples leave some of 3 replicas.*rebatch="even"'),
+        (4, "cycle", 'partial_batch="pad"'),
     ],
 )
-def test_replicas_without_examples(caplog, size, cure):
+def test_replicas_without_examples(caplog, size, rule, cure):
     """What helps depends on the batch size."""
-    caplog.clear()
     with caplog.at_level(logging.WARNING):
-        play(torch.arange(5), size, 3)
+        play(torch.arange(5), size, 3, options=options(rebatch=rule))
     (words,) = (r.getMessage() for r in caplog.records if "no examples" in r.getMessage())
     assert re.search(cure, words)
 

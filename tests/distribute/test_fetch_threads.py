@@ -41,12 +41,20 @@ def lines(tmp_path):
     return files.map(lambda line, rng: (line, int(line) + rng.integers(1000)))
 
 
+def mixed_lines(tmp_path):
+    """What is read in order, as not all of it has an index."""
+    listed = [(str(number), number) for number in range(9)]
+    return tdi.mix({"a": lines(tmp_path), "b": listed}, weights=[2, 1])
+
+
 SOURCES = {
     "examples": lambda _: Rows(),
     "a list": lambda _: [{"a": number, "b": str(number)} for number in range(23)],
     "columns": lambda _: (torch.arange(23 * 20_000).view(23, 20_000), np.arange(23)),
     "a DataLoader": lambda _: DataLoader(Rows(), 4, shuffle=True),
     "files": lines,
+    "a mixture": lambda _: tdi.mix({"a": Rows(), "b": Rows(9)}, weights=[2, 1], stop="all"),
+    "a mixture with files": mixed_lines,
 }
 
 
@@ -54,6 +62,14 @@ def keywords_of(source):
     """What a DataLoader has itself."""
     is_loader = isinstance(source, DataLoader)
     return {} if is_loader else {"global_batch_size": 4, "shuffle": True}
+
+
+def has_index(dataset):
+    """Its length is known before it is read."""
+    try:
+        return len(dataset) > 0
+    except TypeError:
+        return False
 
 
 def shown(batch):
@@ -67,10 +83,9 @@ def played(source, num_ranks, **keywords):
 
     The state of a voted step tells a place at or before it, which depends on when the votes came.
     """
-    is_voted = isinstance(source, tdi.FileDataset) and num_ranks > 1
-
     def work(strategy):
         dataset = strategy.distribute_dataset(source, **keywords_of(source), **keywords)
+        is_voted = num_ranks > 1 and not has_index(dataset)
         seen = []
         for _ in range(2):
             for step in dataset.steps():
@@ -89,6 +104,27 @@ def test_threads_change_nothing(tmp_path, name, num_ranks):
     expected = played(source, num_ranks)
     for num_threads in (1, 3):
         assert expected == played(source, num_ranks, num_threads=num_threads)
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"a list", "columns", "files"}))
+def test_examples_are_fetched_in_threads(tmp_path, name):
+    """Also those of a mixture: the argument is not for nothing."""
+    found = set()
+
+    def collate(examples):
+        found.add(threading.current_thread().name.rpartition("-")[0])
+        return torch.zeros(len(examples))
+
+    source = SOURCES[name](tmp_path)
+    keywords = {**keywords_of(source), "collate_fn": collate}
+    if isinstance(source, DataLoader):
+        source, keywords = DataLoader(Rows(), 4, collate_fn=collate), {}
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(source, **keywords, num_threads=2)
+    iterator = iter(dataset)  # the check before it fetches here
+    found.clear()
+    list(iterator)
+    assert {"torch_distinput-fetch"} == found
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def _cure(layout: BatchLayout) -> str:
                 f"The global batch size is {size}, and there are {num_replicas} replicas: choose a "
                 "larger one, or fewer replicas."
             )
-        if layout.rebatch != "even" and piece * (num_replicas - 1) >= size:
+        if layout.rebatch == "split" and piece * (num_replicas - 1) >= size:
             return (
                 f"Pieces of {piece} of {size} examples leave some of {num_replicas} replicas "
                 f"without any in every step: choose a multiple of {num_replicas} as the global "

@@ -38,12 +38,12 @@ Values = Sequence[Any]
 """One leaf of each local replica."""
 
 _SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
+"""Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
+of two halves that fit, the sum may not. Whole numbers are added in int64."""
 _UNLIKE_CURE = (
     "Only numbers of rows may differ, in a gather or over axis=0: pad other sizes to one, as by "
     'pad_collate(longest_of="step"), and convert to one dtype.'
 )
-"""Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
-of two halves that fit, the sum may not. Whole numbers are added in int64."""
 
 
 def reduce_values(session: Session, value: Any, *, op: ReduceOp, axis: Axis) -> Any:

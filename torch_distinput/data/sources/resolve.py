@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, final
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
 from torch_distinput.data.batch.object_parts import has_method
-from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources import dataloader
 from torch_distinput.data.sources.classify import (
     BATCHED,
@@ -187,7 +186,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         request=request,
         read_version_1=partial(read_flat_place_of_files, source),
         more_shards=way_to_more_files(dataset),
-        loader=_loader_of(request),
+        loader=request.loader_for(),
     )
 
 
@@ -199,7 +198,7 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
         fetch=ExampleFetch(_ColumnExamples(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
-        loader=_loader_of(request),
+        loader=request.loader_for(),
     )
 
 
@@ -212,13 +211,7 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
         else ExampleFetch(source, request.collate_fn or _collate_of(source)),
         num_examples=len(source) if has_method(source, "__len__") else None,
         request=request,
-        loader=_loader_of(request, source),
-    )
-
-
-def _loader_of(request: Request, dataset: Any = None) -> LoaderOptions:
-    return LoaderOptions(
-        num_workers=request.num_workers, num_threads=request.num_threads, dataset=dataset
+        loader=request.loader_for(source),
     )
 
 
@@ -257,7 +250,6 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
             "in_order out."
         )
         raise ConfigurationError(msg)
-    options = LoaderOptions(num_workers=request.num_workers, dataset=source)
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
@@ -276,7 +268,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         made_of=source,
         by_shard=(lambda: replace(prepared, stream=single)) if by_shard else None,
         more_shards=way_to_more_shards(source),
-        loader=options,
+        loader=request.loader_for(source),
     )
 
 
@@ -295,7 +287,7 @@ def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> R
         num_shards=num_shards,
         request=request,
         more_shards=way_to_more_shards(source),
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
+        loader=request.loader_for(source),
     )
 
 

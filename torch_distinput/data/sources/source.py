@@ -74,6 +74,12 @@ class Request:
         """What global batches are filled by, where that is not a number of examples."""
         return self.global_batch_size if isinstance(self.global_batch_size, TokenBudget) else None
 
+    def loader_for(self, dataset: Any = None) -> LoaderOptions:
+        """The processes or threads that read; ``dataset``: the user's, shown in each process."""
+        return LoaderOptions(
+            num_workers=self.num_workers, num_threads=self.num_threads, dataset=dataset
+        )
+
     @property
     def has_one_kind(self) -> bool:
         """Whether batches are made of examples by our rules, and so of one structure and dtype."""

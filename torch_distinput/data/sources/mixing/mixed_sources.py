@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data.batch.object_parts import has_method
-from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
@@ -224,7 +223,7 @@ def _mix_indexed(
         ),
         num_examples=mixed.num_examples,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
+        loader=request.loader_for(mixture),
         inner_sources=tuple(opened.values()),
         mixture=mixed,
         facts=describe_mixture(mixture, shares, described),
@@ -281,7 +280,7 @@ def _mix_streams(
         made_of=mixture,
         by_shard=partial(prepare, by_shard=True) if by_shard else None,
         more_shards="give each source {} files or shards, or more",
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
+        loader=request.loader_for(mixture),
     )
 
 

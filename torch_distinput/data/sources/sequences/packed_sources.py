@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.sources.sequences.documents import DocumentReader, make_reader
 from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
@@ -81,9 +80,7 @@ def _pack_indexed(
         fetch=fetch if collate is None else ExampleFetch(fetch, collate),
         num_examples=plan.num_rows,
         request=request,
-        loader=LoaderOptions(
-            num_workers=request.num_workers, num_threads=request.num_threads, dataset=packing
-        ),
+        loader=request.loader_for(packing),
         inner_sources=(documents,),
         facts=_describe(packing, documents.facts, lengths),
         packed_contents=plan.count_contents(),
