@@ -86,7 +86,7 @@ def build_dataset(
         balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
-        warn_of_source(source, policy, session.topology.num_workers)
+        warn_of_source(source, opened.request, policy, session.topology.num_workers)
     recipe: dict[str, object] = {
         "source": opened.kind,
         "shuffle": opened.request.shuffle,

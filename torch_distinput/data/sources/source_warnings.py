@@ -10,7 +10,10 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.sources.source import Request
 from torch_distinput.data.user_sources.parts import is_node, parts_of
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.stages import find_counting_stage
 from torch_distinput.options import AutoShardPolicy
 
@@ -19,8 +22,12 @@ _MOST_LISTED_COLUMNS = 8
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:
+def warn_of_source(
+    source: Any, request: Request, policy: AutoShardPolicy, num_workers: int
+) -> None:
     """Say what is allowed and seldom meant; asked for on one worker."""
+    if request.shuffle:
+        _warn_of_records_in_order(source)
     _warn_of_listed_columns(source)
     _warn_of_text(source)
     _warn_of_random_samplers(source)
@@ -39,6 +46,21 @@ def _warn_of_counting(source: Any, num_workers: int) -> None:
             type(source).__name__,
             call,
             num_workers,
+        )
+
+
+def _warn_of_records_in_order(source: Any) -> None:
+    """To shuffle files is not what ``shuffle=True`` does elsewhere; ``shuffle_files`` says it."""
+    read = source.source if isinstance(source, (Buckets, DocumentPacking)) else source
+    if classify(read) is not SourceKind.FILES or read.shuffle_files or read.cycle:
+        return
+    if not any(operation.kind == "shuffle" for operation in read.operations):
+        _log.warning(
+            "shuffle=True permutes the files of FileDataset(%r, ...), or the pieces they are split "
+            "into; the records of each stay in their order. To mix them, call "
+            ".shuffle(buffer_size) on it. If the order of the files is all that should change, say "
+            "FileDataset(..., shuffle_files=True) instead of shuffle=True.",
+            read.patterns[0],
         )
 
 
