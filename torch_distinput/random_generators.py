@@ -56,6 +56,14 @@ def put_back_generators() -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
+@contextmanager
+def seeded_generators(key: tuple[int, int] = (0, 0)) -> Iterator[None]:
+    """Seed them alike on all ranks, and put them back after what is drawn here."""
+    with forked_generators():
+        seed_generators(key)
+        yield
+
+
 def seed_generators(key: tuple[int, int]) -> None:
     """Seed the generators of torch (the CPU's), NumPy and Python."""
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()

@@ -138,6 +138,19 @@ class Module:
     def rows(self):
         yield from self.stream
 
+    def make(self):
+        def rows():
+            yield from self.stream
+
+        return rows
+
+
+MODULE = Module()
+
+
+def read_attribute_of_a_global():
+    return iter(MODULE.stream)
+
 
 class Called(Module):
     """It is called as a function."""
@@ -155,12 +168,15 @@ class Called(Module):
         read_with_what_is_missing,
         read_beside_proxies,
         Module().rows,
+        Module().make(),
+        read_attribute_of_a_global,
         Called(),
         Owner().rows,
         partial(Module().rows),
         closing_over(Keyed()),
         partial(iter, Keyed()),
         partial(lambda pair: iter(pair[0]), (Keyed(),)),
+        partial(lambda kept: iter(kept["train"][0]), {"train": [Keyed()], "size": COUNT}),
     ],
 )
 def test_a_stream_that_a_function_makes(rows):
@@ -176,6 +192,9 @@ def test_what_a_function_does_not_name_is_not_told():
     tell_epoch(lambda: (Keyed, epochs, unknown), 3)  # noqa: F821
     assert -1 == Keyed.epoch
     tell_epoch(lambda: PROGRESS, 3)
+    other = MODULE.stream.epoch
+    tell_epoch(lambda: MODULE.rows, 99)
+    assert other == MODULE.stream.epoch
     before = GLOBAL.epoch
     tell_epoch(lambda: epochs.GLOBAL, 99)  # of another module
     assert before == GLOBAL.epoch

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Played = dict[tuple[int, ...], bool]
+"""By the key of an order of some data: whether a warning said that it came again."""
 
 
 def _cure(layout: BatchLayout) -> str:
@@ -46,7 +47,7 @@ class FirstOrder:
     """The order in which shuffled data begins: a dataset that is made anew has it again.
 
     Args:
-        played: by the orders of the same data that were played, whether it was said.
+        played: the orders of the same data that were played; each with whether a warning said so.
         seed: of this one.
         others: what else the data consists of.
     """
@@ -191,34 +192,40 @@ class EpochWarnings:
         )
 
     def end(self, record: EpochRecord) -> None:
-        """Tell of an epoch that had no step, and note whose first epoch was played.
-
-        The rest of an epoch that was resumed may well be empty; but what comes once in each epoch
-        may come twice then.
-        """
+        """Tell of an epoch without a step, or without one left; note that an order was played."""
         if self._order is not None and not record.before.epoch:
             self._order.end()
-        if self._tells_empty and not record.steps:
-            self._tells_empty = False
-            _log.warning(
-                "%s: expected at least one step in epoch %d, got none, and nothing was trained on: "
-                "the source is empty, a filter kept nothing of it, or drop_last=True left out all "
-                "of it, because it has fewer examples than a global batch. Check the source and "
-                "the filter, or choose a smaller batch.",
-                self._name,
-                record.before.epoch,
-            )
+        if not record.steps:
+            self._warn_of_nothing(record.before.epoch)
+        elif record.steps == record.before.steps:
+            self._warn_of_no_rest(record.before.epoch)
 
-        if self._speaks and record.steps and record.steps == record.before.steps:
-            _log.warning(
-                "%s: epoch %d had no step left: it was complete when the state was saved. What the "
-                "script does after each epoch, such as a scheduler's step, comes now; for the "
-                "second time, if it came before the state was saved. To go on with the next epoch "
-                "instead, call set_epoch(%d) before saving at the end of this one.",
-                self._name,
-                record.before.epoch,
-                record.before.epoch + 1,
-            )
+    def _warn_of_nothing(self, epoch: int) -> None:
+        if not self._tells_empty:
+            return
+        self._tells_empty = False
+        _log.warning(
+            "%s: expected at least one step in epoch %d, got none, and nothing was trained on: "
+            "the source is empty, a filter kept nothing of it, or drop_last=True left out all "
+            "of it, because it has fewer examples than a global batch. Check the source and "
+            "the filter, or choose a smaller batch.",
+            self._name,
+            epoch,
+        )
+
+    def _warn_of_no_rest(self, epoch: int) -> None:
+        """It may well be empty; but what comes once in each epoch may come twice then."""
+        if not self._speaks:
+            return
+        _log.warning(
+            "%s: epoch %d had no step left: it was complete when the state was saved. What the "
+            "script does after each epoch, such as a scheduler's step, comes now; for the "
+            "second time, if it came before the state was saved. To go on with the next epoch "
+            "instead, call set_epoch(%d) before saving at the end of this one.",
+            self._name,
+            epoch,
+            epoch + 1,
+        )
 
     def _warn_of_order(self) -> None:
         if self._order is not None and self._order.takes_warning():

@@ -14,6 +14,7 @@ from torch_distinput.packed_strings import PackedStrings
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _PAIR = 2
+"""Numbers of a file and record."""
 _ALONE = torch.iinfo(torch.int64).min
 """In the place of the record number, beside an index that is no pair."""
 _MISSING = -1
@@ -65,7 +66,7 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
             raise ValueError(msg)
     indices = [torch.as_tensor(value) for value in values]
     for number, index in enumerate(indices):
-        if index.numel() == 0 and index.ndim <= _PAIR:  # an empty list is of floats by default
+        if index.numel() == 0 and index.ndim <= 2:  # an empty list is of floats by default
             indices[number] = index.new_empty((0, _PAIR), dtype=torch.int64)
     for index in indices:
         has_places = index.ndim == 1 or (index.ndim == 2 and index.shape[1] == 2)

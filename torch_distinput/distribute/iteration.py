@@ -157,13 +157,13 @@ class Iteration:
         )
 
     def monitor(self) -> PeerMonitor:
-        """Make the eye on the other ranks."""
+        """Make what watches the other ranks, and tells them of this one."""
         heartbeat = self._session.heartbeat
         self._monitor = PeerMonitor(heartbeat, self.topic, self._number, timeout=self.timeout)
         return self._monitor
 
     def exchange(self) -> Exchange:
-        """Make the way to show them something before the first step."""
+        """Make what shows the other workers something before the first step."""
         workers, heartbeat = self._session.communicator, self._session.heartbeat
         return Exchange(workers, heartbeat, self.topic, name=self._name, timeout=self.timeout)
 

@@ -49,11 +49,13 @@ class Session:
         loss_steps: which steps a loss may belong to.
         ended_loops: where loops have ended, for what is combined afterwards.
         is_merging: whether a ``merge_call`` is under way, whose arguments the replicas have made.
-        of_each_replica: tensors of which each local replica has returned the same one.
+        of_each_replica: tensors that every local replica has returned, the same one each.
         step_log: of the iterator that delivered last, of those that measure; None without one.
-        first_orders: of data that was distributed, the seeds of the orders that were played.
-        datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
-            ``scopes``.
+        first_orders: by data that was distributed: which orders of it were played, and whether a
+            warning said so.
+        datasets: numbers the strategy's datasets, alike on all ranks.
+        iterations: numbers what ``iter()`` of them starts, in the same way.
+        scopes: numbers the ends of scopes, in the same way.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class Audit:
         """Only where they differ the workers show each other where."""
         topic, text = f"{self._topic}, what was read", json.dumps(asdict(own))
         shown = self._meet(partial(exchange, self._communicator, topic, text))
-        readings = [Reading(**json.loads(text)) for text in shown]
+        readings = [Reading(**json.loads(one)) for one in shown]
         like, other = readings[first], readings[others[0]]
         msg = (
             "The audit of this epoch expected one stream on all workers under "
@@ -127,12 +127,10 @@ class Audit:
             raise PeerTimeoutError(msg, error.workers) from error
 
     def _flush(self) -> None:
-        if self._held:
-            self._sum += sum_ids(np.concatenate([ids for ids in self._held if len(ids)] or [_NONE]))
+        held = [ids for ids in self._held if len(ids)]
+        if held:
+            self._sum += sum_ids(np.concatenate(held))
         self._held, self._num_held = [], 0
-
-
-_NONE = np.empty(0, dtype=np.int64)
 
 
 def add_sums(texts: Sequence[str]) -> str:

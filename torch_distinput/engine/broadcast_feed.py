@@ -23,7 +23,7 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.batch.serialized import deserialize, serialize
 from torch_distinput.engine.delivered_bytes import DeliveryReader, DeliveryWriter
 from torch_distinput.engine.epoch_record import Origin
-from torch_distinput.engine.feeds import Delivery, Feed, introduce
+from torch_distinput.engine.feeds import Delivery, Feed, spec_of_step
 from torch_distinput.errors import PeerFailedError, SourceError
 
 _POLL_SECONDS = 0.2
@@ -248,7 +248,7 @@ class ReceivingFeed:
                 self._spec = deserialize(message.content)
             elif message is not None:
                 self._kept = message
-                self._spec = None if self._is_end(message, first) else _introduce(message)
+                self._spec = None if self._is_end(message, first) else _read_spec(message)
         return self._spec
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ class ReceivingFeed:
         return self._line.receive(index) if kept is None else kept
 
 
-def _introduce(message: Message) -> Any:
+def _read_spec(message: Message) -> Any:
     """The spec of the first step, which is read again when it is asked for."""
     delivery, spec = DeliveryReader().read(message.content)
-    return introduce(delivery.step) if spec is None and delivery.step else spec
+    return spec_of_step(delivery.step) if spec is None and delivery.step else spec

@@ -1,4 +1,4 @@
-"""Steps of examples that are read in order: files, dealt-out shards, opaque streams."""
+"""Steps of examples in order: files, shards that are dealt out, streams without shards."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def find_examples(
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleSteps(Steps):
-    """Examples in order: files, dealt-out shards, opaque streams.
+    """Examples in order: files, shards that are dealt out, streams without shards.
 
     Attributes:
         source: what was asked for.
@@ -282,7 +282,7 @@ class ExampleSteps(Steps):
         return self._stream if isinstance(self._stream, CountedStream) else None
 
     def _end(self, before: Position, reading: Reading) -> int:
-        """Behind the last example to be delivered, of those that were read."""
+        """The number of the example after the last one to be delivered, of those that were read."""
         if not self.source.request.drop_last:
             return reading.stop
         position = self.resume(before)

@@ -149,7 +149,7 @@ class OwnFeed:
         if first is None or first.step is None:
             return None
         self._steps = chain([first], self._steps)
-        return introduce(first.step)
+        return spec_of_step(first.step)
 
     def close(self) -> None:
         """Drop the steps."""
@@ -276,8 +276,8 @@ class TurnFeed:
             return self._feed.spec()
 
 
-def introduce(step: LocalStep) -> Any:
-    """The spec of a step's first batch and its ids; None without one."""
+def spec_of_step(step: LocalStep) -> Any:
+    """The spec of a step's first batch and its ids; None if all its batches are of zero rows."""
     part = next((part for part in step.parts if part is not None), None)
     return None if part is None else spec_of((part.batch, part.ids))
 

@@ -1,6 +1,6 @@
 """This worker's steps of a source that is read in order: what each kind can do.
 
-ExampleSteps   examples: files, dealt-out shards, opaque streams
+ExampleSteps   examples: files, shards that are dealt out, streams without shards
 ReadySteps     ready global batches
 PlayedSteps    replica batches that a ``dataset_fn`` made
 
@@ -94,7 +94,7 @@ class Steps(ABC):
     ) -> Iterator[LocalStep | ReadReport]:
         """Start an epoch, or go on in it.
 
-        ``clock``: what making the steps takes is measured, where it can be told apart.
+        ``clock``: counts what decoding and collating take, where these can be told apart.
         """
 
     @abstractmethod
@@ -103,9 +103,10 @@ class Steps(ABC):
 
     @abstractmethod
     def first_example(self, *, audited: bool) -> int | None:
-        """Of shards that are dealt out: of all of them; the same when it is read twice, or None.
+        """A fingerprint of the first example of all shards; None where they differ when read twice.
 
-        The first batches of a stream that the workers share are compared in any case.
+        Only of files and of shards that are dealt out: the first batches of a stream that the
+        workers share are compared in any case.
         """
 
     @abstractmethod

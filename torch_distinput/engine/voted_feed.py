@@ -14,7 +14,7 @@ from torch_distinput.data.batch.spec import merge_specs, name_difference, name_k
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
 from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.engine.epoch_record import Origin
-from torch_distinput.engine.feeds import Delivery, find_cause, introduce, locate_error
+from torch_distinput.engine.feeds import Delivery, find_cause, locate_error, spec_of_step
 from torch_distinput.engine.same_data import make_kinds_error, warn_of_copies
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.plan.progress.end_of_data import Outcome
@@ -30,7 +30,7 @@ class Introduction(NamedTuple):
 
     Attributes:
         spec: of its batch and ids.
-        print: a fingerprint of its batches; None where they are not compared, or cannot be.
+        fingerprint: of its batches; None where they are not compared, or cannot be.
     """
 
     spec: Any
@@ -43,7 +43,7 @@ def introduce_first(step: LocalStep, *, is_fingerprinted: bool) -> Introduction:
     if is_fingerprinted:
         found = examine([part.batch for part in step.parts if part is not None])
         number = None if found.unchecked else found.number
-    return Introduction(introduce(step), number)
+    return Introduction(spec_of_step(step), number)
 
 
 @final

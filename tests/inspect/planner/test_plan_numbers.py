@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.distribute.street import stream_of
-from torch_distinput.data.formats.reader import FEWEST_UNITS
 from torch_distinput.data.storage.range_reader import count_requests, open_ranged
 from torch_distinput.data.storage.retries import Retries
-from torch_distinput.inspect.planner.known_files import FEWEST_PARTS, deal, deal_even_parts
+from torch_distinput.inspect.planner.known_files import deal, deal_even_parts
 from torch_distinput.inspect.planner.plan_page import list_rows
 
 
@@ -44,10 +43,6 @@ def test_even_parts_are_dealt_as_if_they_were_made(values, num_workers, data):
     parts = np.repeat(values // counts, counts)
     expected = deal(parts, num_workers)
     assert expected.tolist() == deal_even_parts(values, counts, num_workers).tolist()
-
-
-def test_parts_are_taken_to_be_as_many_as_readers_make_at_least():
-    assert FEWEST_UNITS == FEWEST_PARTS
 
 
 def test_all_workers_read_all_bytes_under_data():

@@ -124,10 +124,8 @@ class ClosureReply:
 
     Attributes:
         value: the serialized value; None if it is large, and stays in the worker.
-        num_bytes: its size.
         reports: what it took from its iterators.
     """
 
     value: bytes | None
-    num_bytes: int
     reports: tuple[IteratorReport, ...]

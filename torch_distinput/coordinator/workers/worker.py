@@ -68,10 +68,9 @@ class Worker:
         piece = _serialize(value, request)
         reports = self._datasets.take_reports()
         if piece.nbytes <= MAX_SENT_BYTES:
-            content = piece.numpy().tobytes()
-            return ClosureReply(value=content, num_bytes=piece.nbytes, reports=reports)
+            return ClosureReply(value=piece.numpy().tobytes(), reports=reports)
         self._values[request.number] = piece
-        return ClosureReply(value=None, num_bytes=piece.nbytes, reports=reports)
+        return ClosureReply(value=None, reports=reports)
 
     def take_reports(self) -> tuple[IteratorReport, ...]:
         """What a closure took that raised."""

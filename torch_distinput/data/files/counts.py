@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch.lazy_property import LazyProperty
-from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.dataset import FileDataset
-from torch_distinput.data.files.operations import Map, Operation, Shuffle
+from torch_distinput.data.files.operations import Locate, Map, Operation, Shuffle
 from torch_distinput.data.files.partitions import place_in_partitions
 from torch_distinput.data.files.work_units import WHOLE, Survey, Unit
 from torch_distinput.data.formats.reader import Part
@@ -103,7 +102,7 @@ class FileCounts:
         """Where a row behind some operations stands."""
         lengths = self._partition_lengths(shard)
         source = partial(place_in_partitions, lengths, self._dataset.cycle)
-        return file_ops.locate(operations, row, sum(lengths), source)
+        return _locate(operations, row, sum(lengths), source)
 
     def num_touched(self, shard: Shard, num_rows: int) -> int:
         """How many partitions the first rows are from: of whole windows, where it shuffles."""
@@ -136,10 +135,21 @@ class FileCounts:
 
 
 def _count_through(operations: Sequence[Operation], num_records: int) -> int | None:
+    """How many of so many records are left behind all operations; None if that is not known."""
     counted: int | None = num_records
     for operation in operations:
         counted = None if counted is None else operation.count(counted)
     return counted
+
+
+def _locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Cursor:
+    """Where a row behind all operations stands, if so many records can be counted through them."""
+    if not operations:
+        return source(row)
+    *before, last = operations
+    counted = _count_through(before, num_records)
+    assert counted is not None, "asked where lengths are known"
+    return last.locate(row, counted, lambda inner: _locate(before, inner, num_records, source))
 
 
 def _ids(file: int, parts: Sequence[Part]) -> Iterator[Ids]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.operations import Operation
-from torch_distinput.data.formats import find_reader
+from torch_distinput.data.formats import READER_NAMES, find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import content_name
@@ -23,17 +23,6 @@ from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_function
-
-_SUFFIXES = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".tar": "tar",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".tfrecord": "tfrecord",
-}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -247,8 +236,9 @@ def find_format_read_as_text(dataset: FileDataset) -> str | None:
         return None
     for pattern in dataset.patterns:
         for suffix in PurePosixPath(content_name(pattern)).suffixes:
-            if suffix in _SUFFIXES:
-                return _SUFFIXES[suffix]
+            name = suffix.removeprefix(".")
+            if name != "text" and name in READER_NAMES:
+                return name
     return None
 
 

@@ -86,8 +86,8 @@ class Operation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _OfRecords:
-    """What calls a function of the user's for each record, perhaps with a generator."""
+class _RecordFunction:
+    """Calls a function of the user's for each record, with a generator if it takes one."""
 
     fn: Callable[..., Any]
     wants_rng: bool = field(init=False, compare=False)
@@ -98,7 +98,7 @@ class _OfRecords:
         object.__setattr__(self, "wants_rng", _wants_rng(self.fn))
 
     def call_each(self, chunk: Chunk, key: Key) -> Iterator[Any]:
-        """What it returns for the records of a chunk; names the record at which it raises."""
+        """What the function returns for the records of a chunk; names the one it raises at."""
         for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
             try:
                 yield self._keyed(record, place, key) if self.wants_rng else self.fn(record)
@@ -111,7 +111,7 @@ class _OfRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Map(_OfRecords):
+class Map(_RecordFunction):
     """``fn(record)`` for each record."""
 
     kind = "map"
@@ -140,7 +140,7 @@ class Map(_OfRecords):
 
 
 @dataclass(frozen=True, slots=True)
-class Filter(_OfRecords):
+class Filter(_RecordFunction):
     """Keep the records for which ``fn`` is true."""
 
     kind = "filter"
@@ -320,18 +320,6 @@ def drop_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
         if num_rows < chunk.num_rows:
             yield chunk.slice(num_rows, chunk.num_rows)
         num_rows = max(0, num_rows - chunk.num_rows)
-
-
-def locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Cursor:
-    """Where a row behind all operations stands, if so many records can be counted through them."""
-    if not operations:
-        return source(row)
-    *before, last = operations
-    counted: int | None = num_records
-    for operation in before:
-        counted = None if counted is None else operation.count(counted)
-    assert counted is not None, "asked where lengths are known"
-    return last.locate(row, counted, lambda inner: locate(before, inner, num_records, source))
 
 
 def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ...]) -> int:

@@ -250,18 +250,18 @@ class FileStream(CountedStream):
         return reader
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
-        """Decode and map what is left to, for these rows only, and collate what maps made."""
+        """Decode and map what the reading has not, for these rows only; collate what maps made."""
         if self.collate is not None:
             return collate_with(self.collate, self.examples(chunk, shard))
         data = self._finished(chunk, shard).data
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
-        """Decode and map what is left to, for these rows only."""
+        """Decode and map as :meth:`finish` does: the rows as examples, not collated."""
         return list(rows.iterate_rows(self._finished(chunk, shard).data))
 
     def _finished(self, chunk: Chunk, shard: Shard) -> Chunk:
-        """Decode and map what is left to."""
+        """Apply the operations that come after the cut."""
         for number, operation in self._finishing[shard.sparse]:
             mapped = time_decode(self.clock, operation.mapped)
             chunk = mapped(chunk, replace(self._key(shard), operation=number))

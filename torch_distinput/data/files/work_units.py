@@ -18,10 +18,10 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Shuffle
 from torch_distinput.data.files.record_names import name_record
-from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
+from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
-from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.input_file import FEWEST_UNITS, InputFile
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.user_sources.source_errors import source_error
@@ -35,11 +35,10 @@ WHOLE: Parts = (Part(),)
 _DAMAGE = (None, errno.EINVAL)
 """Numbers of OSErrors for content: of decompressors, and of a seek to where there is nothing."""
 _OWN_READERS = "torch_distinput.data.formats."
-_FEW = 4
+_MOST_OPENED = 4
 """Files that are opened to find a first record."""
 _UNREACHABLE = (FileNotFoundError, PermissionError)
-
-
+"""OSErrors that storages raise without a number."""
 _BEGINNING = Cursor()  # one for all: there may be a million units
 
 
@@ -160,7 +159,7 @@ class UnitSource:
             parts = tuple(self.dataset.reader.parts(file))
         except Exception as error:
             if _is_no_damage(error):
-                if isinstance(error, (OSError, *_UNREACHABLE)):
+                if isinstance(error, OSError):
                     raise source_error(error, file.path) from error
                 raise
             file.bad("the beginning or the end", error)
@@ -206,7 +205,7 @@ class UnitSource:
         if not type(self.dataset.reader).__module__.startswith(_OWN_READERS):
             return None
         with suppress(Exception):
-            for number in range(min(len(self.listing), _FEW)):
+            for number in range(min(len(self.listing), _MOST_OPENED)):
                 for chunk in self.read(ReadLog(), Unit(file=number, part=Part())):
                     return fingerprint(chunk.slice(0, 1).data)
         return None
@@ -243,7 +242,7 @@ def _is_changed(file: InputFile, log: ReadLog, where: str) -> bool:
 
 
 def _is_no_damage(error: Exception) -> bool:
-    """Whether it is no matter of bad records: told already, a recipe or a storage at fault."""
+    """Whether records are not to blame: it was told already, or a recipe or storage is at fault."""
     if isinstance(error, OSError) and error.errno not in _DAMAGE:
         return True
     return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))

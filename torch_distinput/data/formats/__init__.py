@@ -18,7 +18,8 @@ FORMATS = {
     "Npy": "npy",
     "Npz": "npz",
 }
-_NAMES = {name.lower(): name for name in FORMATS}
+READER_NAMES = {name.lower(): name for name in FORMATS}
+"""What ``reader=`` may be; all but text are suffixes of files too."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,11 +34,11 @@ def find_reader(reader: str | Reader) -> Reader:
     """Return the reader of a format with its defaults, or the reader that was given."""
     if isinstance(reader, Reader):
         return reader
-    if reader not in _NAMES:
-        allowed = ", ".join(repr(name) for name in _NAMES)
+    if reader not in READER_NAMES:
+        allowed = ", ".join(repr(name) for name in READER_NAMES)
         got: Any = reader
         is_class = isinstance(got, type) and issubclass(got, Reader)
         cure = f" Write {got.__name__}(...)." if is_class else ""
         msg = f"reader must be one of {allowed} or a Reader, got {reader!r}.{cure}"
         raise ValueError(msg)
-    return cast("Reader", __getattr__(_NAMES[reader])())
+    return cast("Reader", __getattr__(READER_NAMES[reader])())

@@ -26,9 +26,6 @@ from torch_distinput.errors import ConfigurationError
 
 CHUNK_BYTES = 1 << 20
 """About as much of a file as a reader holds at a time."""
-FEWEST_UNITS = 64
-"""So many units are dealt out at least, where files are split and have places to cut them: no
-worker is to have much more than another. (It must not depend on how many workers there are.)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
+from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.input_file import FEWEST_UNITS, InputFile
 
 PART_BYTES = 4 << 20
 _LONGEST_NAME = 50

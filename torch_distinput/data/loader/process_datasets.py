@@ -101,7 +101,7 @@ class ProcessInit:
 
 @final
 class ProcessDataset(Dataset[None]):
-    """In the shape of a dataset what a loader process does: its one "example" is all its work."""
+    """What a loader process does, as a dataset with one "example" for it: all of its work."""
 
     failed: SentError | None = None
 
@@ -183,7 +183,7 @@ def _is_orphan() -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Instead of an item, after the last one."""
+    """Sent in place of an item when the stream has ended."""
 
 
 @final

@@ -12,9 +12,9 @@ memory for each tensor of each batch, which costs more than most batches.
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
-never sees it change; while all slots are taken, results travel torch's way, and by value where
-there is no shared memory left. A process that was
-forked meanwhile may keep the result too: its slot is made LEFT, and never written to again.
+never sees it change. While all slots are taken, results travel torch's way, and by value where
+there is no shared memory left. A process that was forked meanwhile may keep the result too: its
+slot is made LEFT, and never written to again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Sender:
     def _laid_out(
         self, result: Any, leaves: Sequence[Any], key: Any, free: Sequence[int]
     ) -> Parcel:
-        """Write a plain result, which is told once how to read."""
+        """Write a plain result; its layout travels with the first one that has it."""
         shown, known = None, self._layouts.get(key)
         if known is None:
             shown = Layout.of(result, leaves)
@@ -180,7 +180,7 @@ class Sender:
                 return number, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
         memory.share_memory_()
-        self._places.pop(free[0], None)  # they lie in the memory that was
+        self._places.pop(free[0], None)  # they lie in the memory that is replaced
         slots[free[0]] = memory.numpy()  # in the place of one that is too small or left, if any
         return free[0], memory
 

@@ -82,7 +82,8 @@ class ExampleReader:
     def __init__(self, source: Any, shard: Shard, start: Start = None) -> None:
         """Start a source."""
         self._run = start_run(source, start, epoch=shard.epoch)
-        self._position = self._skipped = start.number("example") if start else 0
+        self._position = self._started_at = start.number("example") if start else 0
+        # The newest place from which the source can be started, and the example there.
         self._start = start if self._position else self._run.beginning(example=0)
         self._examples = self._run.items
         self._beginning = None
@@ -102,11 +103,11 @@ class ExampleReader:
         if not taken:
             return None
         beginning = self._beginning
-        if beginning is not None and not self._skipped and find_mark(self._start) is None:
+        if beginning is not None and not self._started_at and find_mark(self._start) is None:
             self._start = beginning.place(self._start, example=0)
-        place = Cursor(start=self._start, skip=first - self._skipped)
+        place = Cursor(start=self._start, skip=first - self._started_at)
         if here := self._run.place(example=self._position):
-            self._start, self._skipped = here, self._position
+            self._start, self._started_at = here, self._position
         return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
 
     def skip(self, num_rows: int) -> int:

@@ -131,7 +131,7 @@ def timed_collate(
 class ExampleFetch:
     """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated.
 
-    ``clock``: counts collating apart.
+    ``clock``: counts the time of collating.
     """
 
     dataset: Any

@@ -37,7 +37,7 @@ from torch_distinput.data.sources.source import (
     Request,
     Source,
     StreamSource,
-    either,
+    make_both_error,
 )
 from torch_distinput.data.sources.table import TableFetch, gives_columns
 from torch_distinput.data.user_sources import state_version_1
@@ -117,7 +117,7 @@ def _from_loader(source: Any, request: Request) -> Source:
     parts = dataloader.look_through(source, is_cut_here=is_cut_here)
     _refuse_twice(request, source, _SET_BY_ORDERS if is_cut_here else _SET_BY_LOADERS)
     if request.num_threads and parts.loader.num_workers:
-        raise either(parts.loader.num_workers, request.num_threads)
+        raise make_both_error(parts.loader.num_workers, request.num_threads)
     name = type(source).__name__
     if parts.ready:
         _refuse_threads(request, name)

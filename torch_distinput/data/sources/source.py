@@ -67,7 +67,7 @@ class Request:
         num_threads = check_count("num_threads", self.num_threads, minimum=0)
         object.__setattr__(self, "num_threads", num_threads)
         if num_workers and num_threads:
-            raise either(num_workers, num_threads)
+            raise make_both_error(num_workers, num_threads)
 
     @property
     def budget(self) -> TokenBudget | None:
@@ -96,8 +96,8 @@ class Request:
         return size_of(size) if isinstance(size, TokenBudget) else size
 
 
-def either(num_workers: int, num_threads: int) -> ConfigurationError:
-    """The error for both."""
+def make_both_error(num_workers: int, num_threads: int) -> ConfigurationError:
+    """The error for loader processes and threads at once."""
     msg = (
         f"Expected loader processes or threads, got num_workers={num_workers} and "
         f"num_threads={num_threads}. Use num_threads where the work releases the interpreter lock "
@@ -120,7 +120,7 @@ class IndexedSource:
         padded_lengths: of each index, where rows are padded to the longest of their step.
         packed_contents: ``(indices, 3)``: documents, tokens and places of each, where they are rows
             that documents were packed into.
-        clock: counts collating apart, where that is measured.
+        clock: counts the time of collating, where that is measured.
     """
 
     name: str
@@ -177,8 +177,12 @@ class IndexedSource:
         """What measures all indices; ``name``: of the argument that tells how."""
         from torch_distinput.data.sources.sequences.known_lengths import KnownLengths  # noqa: PLC0415 - few need it
 
-        count = self.num_examples if self.mixture is None else self.mixture.num_indices
-        return KnownLengths(length, self.fetch, count, self.dataset, name=name)
+        return KnownLengths(length, self.fetch, self.num_indices, self.dataset, name=name)
+
+    @property
+    def num_indices(self) -> int | None:
+        """Indices that it answers for: of a mixture also those that an epoch leaves out."""
+        return self.num_examples if self.mixture is None else self.mixture.num_indices
 
     @property
     def dataset(self) -> Any:
@@ -236,8 +240,8 @@ class Prepared:
 
     Attributes:
         stream: the stream.
-        num_shards: files or shards that can be dealt out; None where files are split first, so
-            that any number of workers finds something, or nothing, to read.
+        num_shards: files or shards that can be dealt out; None where files are split into parts
+            first: then there may be more workers than parts, and some get nothing.
         digest: equal on all ranks when they found the same files.
     """
 

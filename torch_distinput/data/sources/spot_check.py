@@ -174,8 +174,8 @@ def _find_subsets(dataset: object, place: str) -> Iterator[tuple[str, str]]:
         if table is None:
             yield place, NOT_TOLD
         else:
-            step = -(-len(table) // _MOST_HASHED) or 1
-            yield place, f"{fingerprint(table.column(0)[::step].to_pylist()):x}"
+            some = table.column(0)[:: _find_stride(len(table))]
+            yield place, f"{fingerprint(some.to_pylist()):x}"
     elif _is_subset(dataset):
         if not _is_beginning(dataset):
             yield place, f"{fingerprint(_choose_indices(dataset)):x}"
@@ -206,14 +206,18 @@ def _is_beginning(subset: Subset[Any]) -> bool:
     The dataset itself, that is, or what it was before it grew.
     """
     count = len(subset.indices)
-    step = -(-count // _MOST_HASHED) or 1
-    return _choose_indices(subset) == [*range(0, count, step)]
+    return _choose_indices(subset) == [*range(0, count, _find_stride(count))]
+
+
+def _find_stride(count: int) -> int:
+    """How far apart those are that are looked at, of so many indices."""
+    return -(-count // _MOST_HASHED) or 1
 
 
 def _choose_indices(subset: Subset[Any]) -> list[Any]:
     """Some of them as integers, or as they are: a dataset may be asked by names."""
     count = len(subset.indices)
-    chosen = [subset.indices[place] for place in range(0, count, -(-count // _MOST_HASHED) or 1)]
+    chosen = [subset.indices[place] for place in range(0, count, _find_stride(count))]
     with suppress(TypeError):
         return list(map(operator.index, chosen))
     return [str(key) if isinstance(key, (np.ndarray, torch.Tensor)) else key for key in chosen]

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+FEWEST_UNITS = 64
+"""So many units are dealt out at least, where files are split and have places to cut them: no
+worker is to have much more than another. (It must not depend on how many workers there are.)"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:

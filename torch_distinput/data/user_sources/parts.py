@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import DistributedSampler, Subset
 from torch_distinput.data.batch.object_parts import (
     attributes_of,
     find_globals,
+    find_names,
     has_method,
     has_own,
     read_closure,
@@ -70,9 +72,9 @@ def reachable_parts(source: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]
 def _held_by(part: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     """What an iterable, dataset or function of the user's refers to: what is wanted, or leads on.
 
-    By attributes, closures, globals, defaults, arguments of a partial, the owner of a method; and
-    what is in a list, tuple or dict there. But no distributed dataset, which is at an epoch of its
-    own.
+    By attributes, closures, globals, defaults, arguments of a partial, the owner of a method, and
+    attributes that code names of those; and what is in lists, tuples and dicts there. But no
+    distributed dataset, which is at an epoch of its own.
     """
     is_code = _is_a(part, *_CODE)
     owner = part.__self__ if _is_a(part, MethodType) else None
@@ -99,12 +101,21 @@ def _values_in(part: Any) -> list[Any]:
             if not (_is_a(value, FunctionType) and value.__globals__ is not known)
         ]
         defaults = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()]
-        return [*read_closure(part), *defaults, *own]
+        found = [*read_closure(part), *defaults, *own]
+        return [*found, *_named_attributes(found, find_names(part.__code__))]
     if _is_a(part, MethodType):
         owner = part.__self__
         return [owner, part.__func__, *attributes_of(owner).values()]
     # Of their classes: what a program names may well raise when it is asked for an attribute.
     return list(attributes_of(part).values()) if _is_data(part) else []
+
+
+def _named_attributes(objects: Iterable[Any], names: set[str]) -> Iterator[Any]:
+    """Attributes by those names, as code reads them of ``self``: of what is no data itself."""
+    for one in objects:
+        if not (type(one) in _PLAIN or _is_a(one, type, ModuleType, *_CODE) or _is_data(one)):
+            kept = attributes_of(one)
+            yield from (kept[name] for name in sorted(names.intersection(kept)))
 
 
 def _is_a(value: Any, *kinds: type) -> bool:
@@ -119,13 +130,15 @@ def _is_data(part: Any) -> bool:
     return has_method(part, "__iter__") or has_method(part, "__getitem__")
 
 
-def _items_of(value: Any) -> Iterable[Any]:
-    """The few values of a list, tuple or dict; or the value itself."""
+def _items_of(value: Any, depth: int = 3) -> Iterable[Any]:
+    """The few values in a list, tuple or dict, and in those inside; or the value itself."""
     kind = next((kind for kind in _CONTAINERS if _is_a(value, kind)), None)
-    if kind is None or kind.__len__(value) >= _MOST_PARTS:
+    if kind is None or kind.__len__(value) >= _MOST_PARTS or not depth:
         return [value]
     items = list(dict.values(value) if kind is dict else kind.__iter__(value))
-    return () if _PLAIN.issuperset(map(type, items)) else items
+    if _PLAIN.issuperset(map(type, items)):
+        return ()
+    return chain.from_iterable(_items_of(item, depth - 1) for item in items)
 
 
 def deals_shards(source: Any) -> bool:

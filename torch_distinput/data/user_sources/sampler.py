@@ -19,7 +19,7 @@ from torch_distinput.plan.assignment.order import (
     UniformBatches,
 )
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.random_generators import forked_generators, seed_generators
+from torch_distinput.random_generators import seeded_generators
 
 T = TypeVar("T")
 
@@ -36,8 +36,7 @@ def sample_batches(
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
     # First, as everywhere, the turn at the epoch; it is told inside, as ``set_epoch`` may draw.
-    with AtEpoch(sampler, key[1], tells=False), forked_generators():
-        seed_generators(key)
+    with AtEpoch(sampler, key[1], tells=False), seeded_generators(key):
         tell_epoch(sampler, key[1])
         drawn = iter(sampler)
         items = _take_all(drawn)

@@ -44,9 +44,7 @@ def is_common(first: Any, *others: Any) -> bool:
     return all(type(other) is type(first) and other == first for other in others)
 
 
-def _regroup(
-    flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None = None
-) -> Any:
+def _regroup(flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None) -> Any:
     structure = flat[0][1]
     _check_alike([other for _, other in flat])
     columns = zip(*(leaves for leaves, _ in flat), strict=True)

@@ -229,7 +229,7 @@ class Step:
         raise ValueError(msg)
 
     def _find_session(self) -> Session:
-        """Whose replicas add up weights; a copy of a step, which may have travelled, asks scope."""
+        """Whose replicas add up weights. A copy of a step, here or elsewhere, asks the scope."""
         session = context.entered_session() if self._session is None else self._session()
         if session is None:
             msg = (

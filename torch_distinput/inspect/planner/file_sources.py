@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torch_distinput.data.storage.input_file import FEWEST_UNITS
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.inspect.planner.known_files import FEWEST_PARTS, KnownFiles, KnownParts
+from torch_distinput.inspect.planner.known_files import KnownFiles, KnownParts
 from torch_distinput.inspect.planner.totals.epoch_totals import Integers
 from torch_distinput.rendering.units import show_count
 
@@ -110,7 +111,7 @@ def _look_into(files: KnownFiles, dataset: FileDataset, listing: Sequence[FileIn
     stream = FileStream(dataset=dataset, listing=listing, collate=None)
     share, _ = stream.survey_for_all(0, 1)
     parts = split_parts = _join_parts(join_surveys([share], len(listing)).parts)
-    if not dataset.split_files and len(listing) < FEWEST_PARTS:  # few files are cut finer then
+    if not dataset.split_files and len(listing) < FEWEST_UNITS:  # few files are cut finer then
         split = FileStream(dataset=with_split_files(dataset), listing=listing, collate=None)
         share, _ = split.survey_for_all(0, 1)
         split_parts = _join_parts(join_surveys([share], len(listing)).parts)

@@ -13,9 +13,7 @@ from torch_distinput.inspect.planner.totals.epoch_totals import Integers
 from torch_distinput.plan.assignment.permutation import permute_files
 
 ASSUMED_PART_BYTES = 4 << 20
-"""What files are taken to be cut into where nobody has looked, as text is ..."""
-FEWEST_PARTS = 64
-"""... and so many parts at least, as ``FEWEST_UNITS`` of ``data/formats/reader.py`` has it."""
+"""What files are taken to be cut into where nobody has looked, as text is."""
 
 
 class _Operation(Protocol):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torch_distinput.data.storage.input_file import FEWEST_UNITS
 from torch_distinput.data.storage.range_reader import count_requests
 from torch_distinput.inspect.planner.known_files import (
     ASSUMED_PART_BYTES,
-    FEWEST_PARTS,
     KnownFiles,
     Pile,
     deal,
@@ -92,7 +92,7 @@ def _read_even_parts(files: KnownFiles, num_workers: int) -> Reads:
     sizes = files.sizes
     num_parts = np.ones(files.num_files, dtype=np.int64)
     if sizes is not None:
-        fewest = np.minimum(sizes, -(-FEWEST_PARTS // files.num_files))
+        fewest = np.minimum(sizes, -(-FEWEST_UNITS // files.num_files))
         num_parts = np.maximum(fewest, np.maximum(1, -(-sizes // ASSUMED_PART_BYTES)))
     order = files.order(files.num_files)
     examples = files.examples

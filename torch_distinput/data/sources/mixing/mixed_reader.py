@@ -64,11 +64,11 @@ class MixedSources:
 
 @final
 class MixedReader:
-    """Rows of a mixture: names are the number of the source, its pass, and its own names."""
+    """Rows of a mixture; ids are the number of the source, its pass, and the source's own ids."""
 
     def __init__(self, mixed: MixedSources, shard: Shard, start: Start) -> None:
         """Start all sources, from their beginnings or from a place in the mixture."""
-        self._sources = mixed
+        self._mixed = mixed
         self._shard = shard
         self._notes: deque[ReadReport] = deque()
         self._is_over = self._is_passing = False
@@ -116,7 +116,7 @@ class MixedReader:
         self._passes = list(start.several("passes", count))
         self._delivered = list(start.several("delivered", count))
         skips = start.several("skips", count)
-        if self._sources.measure is not None:
+        if self._mixed.measure is not None:
             self._dues = start.several("dues", count)
             self._known = KnownTurns(start)
         return [
@@ -126,17 +126,17 @@ class MixedReader:
     @property
     def _left(self) -> list[bool]:
         """Which sources take part; under "repeat" all of them always do."""
-        if self._sources.stop != ALL:
+        if self._mixed.stop != ALL:
             return [True] * len(self._ended)
         return [not ended for ended in self._ended]
 
     def _open(self, number: int, cursor: Cursor) -> HeldRows:
-        if self._sources.stop == ALL and self._ended[number]:
+        if self._mixed.stop == ALL and self._ended[number]:
             return HeldRows(None, cursor)
         times = self._passes[number]
-        reader = self._sources.open_source(number, times, cursor.start)
+        reader = self._mixed.open_source(number, times, cursor.start)
         reader.skip(cursor.skip)
-        measure = self._sources.measure
+        measure = self._mixed.measure
         if measure is None:
             return HeldRows(reader, cursor)
         first = 0 if times else self._delivered[number]
@@ -146,7 +146,7 @@ class MixedReader:
         """The next rows, perhaps fewer than were asked for; None at the end."""
         while not self._is_over:
             sources, short = self._list_turns(num_rows)
-            if self._sources.stop == REPEAT and (end := self._find_end(sources)) is not None:
+            if self._mixed.stop == REPEAT and (end := self._find_end(sources)) is not None:
                 sources, short, self._is_over = sources[:end], None, True
             if len(sources):
                 return self._hand_out(sources)
@@ -157,7 +157,7 @@ class MixedReader:
     def _list_turns(self, num_rows: int) -> tuple[Indices, int | None]:
         """Whose turns come next; fewer before a source that has no row for its turn, and that."""
         place = self._phase + self._turn
-        if self._sources.measure is None:
+        if self._mixed.measure is None:
             sources, _ = self._order.take_range(place, place + num_rows)
             return self._cut_where_short(sources)
         turns = TokenTurns(self._order, place, self._dues)
@@ -186,7 +186,7 @@ class MixedReader:
         end, short = len(sources), None
         for number, held in enumerate(self._held):
             # Who repeats looks one row ahead, to tell the last one when it comes.
-            more = self._sources.stop == REPEAT and not self._ended[number]
+            more = self._mixed.stop == REPEAT and not self._ended[number]
             count = held.fill(wanted[number] + more)
             if count < wanted[number]:
                 turn = int(np.flatnonzero(sources == number)[count])
@@ -208,16 +208,16 @@ class MixedReader:
 
     def _hand_out(self, sources: Indices) -> Chunk:
         place = self._place(self._note_turns(sources))
-        ids: Ids = np.zeros((len(sources), self._sources.id_width), dtype=np.int64)
+        ids: Ids = np.zeros((len(sources), self._mixed.id_width), dtype=np.int64)
         parts: list[Any] = [None] * len(self._held)
         for number, count in enumerate(self._count(sources)):
             if not count:
                 continue
             chunk = self._held[number].take(count)
             own = np.flatnonzero(sources == number)
-            names = chunk.ids.reshape(count, -1)
+            inner = chunk.ids.reshape(count, -1)
             ids[own, 0], ids[own, 1] = number, self._passes[number]
-            ids[own, 2 : 2 + names.shape[1]] = names
+            ids[own, 2 : 2 + inner.shape[1]] = inner
             parts[number] = chunk.data
             self._touched = max(self._touched, chunk.place.num_touched)
             self._delivered[number] += count
@@ -230,7 +230,7 @@ class MixedReader:
 
     def _note_turns(self, sources: Indices) -> tuple[tuple[str, Any], ...]:
         """What a place before some turns says of tokens; they are over then."""
-        if self._sources.measure is None:
+        if self._mixed.measure is None:
             return ()
         lengths = np.empty(len(sources), dtype=np.int64)
         for number, count in enumerate(self._count(sources)):
@@ -245,18 +245,18 @@ class MixedReader:
     def _end(self, number: int) -> None:
         """A source has no row for its turn."""
         self._check_not_empty(number)
-        if self._sources.measure is not None:
+        if self._mixed.measure is not None:
             self._end_tokens(number)
         self._ended[number] = 1
         self._notes.extend(self._held[number].drain())
-        if self._sources.stop == FIRST:
+        if self._mixed.stop == FIRST:
             self._is_over = True
-        elif self._sources.stop == ALL:
+        elif self._mixed.stop == ALL:
             self._phase, self._turn = self._phase + self._turn, 0
             self._is_over = all(self._ended)
             if not self._is_over:
                 before = self._order.find_stretch(self._phase).counts
-                self._order = make_order(self._sources.shares, self._phase, self._left)
+                self._order = make_order(self._mixed.shares, self._phase, self._left)
                 after = self._order.find_stretch(self._phase).counts
                 self._dues = carry_dues(self._dues, before, after)
         else:
@@ -271,7 +271,7 @@ class MixedReader:
         if not self._pass_tokens[number] and not self._may_be_empty:
             msg = (
                 "Expected tokens in each source whose weight is a share of tokens, got none in "
-                f"{self._sources.names[number]!r}. Look at length=, or leave the source out."
+                f"{self._mixed.names[number]!r}. Look at length=, or leave the source out."
             )
             raise SourceError(msg)
         self._pass_tokens[number] = 0
@@ -281,14 +281,14 @@ class MixedReader:
         """Whether others may have what a source has not."""
         shard = self._shard
         has_others = shard.num_shards > 1 or shard.reassignments or shard.num_files != ALL_FILES
-        return self._sources.stop == ALL and bool(has_others)
+        return self._mixed.stop == ALL and bool(has_others)
 
     def _check_not_empty(self, number: int) -> None:
         """Refuse a source without any row, unless others have its rows."""
         shard = self._shard
         if not self._held[number].is_empty or self._may_be_empty:
             return
-        name = self._sources.names[number]
+        name = self._mixed.names[number]
         if self._passes[number]:
             msg = (
                 f"Expected source {name!r} of a mixture to give its examples again, got none when "

@@ -18,7 +18,7 @@ from torch_distinput.data.sources.indexed import ColumnFetch, timed_collate
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.random_generators import forked_generators, seed_generators
+from torch_distinput.random_generators import seeded_generators
 
 
 @final
@@ -32,7 +32,7 @@ class MixedFetch:
         firsts: the index of the mixture with which each begins.
         collate: the user's, which gets examples of all sources at once; else each source makes
             columns of its own.
-        clock: counts collating apart.
+        clock: counts the time of collating.
     """
 
     names: tuple[str, ...]
@@ -47,19 +47,17 @@ class MixedFetch:
             batch = timed_collate(self.examples(indices), self.collate, self.clock)
             rows.check_row_count(batch, len(indices))
             return batch
-        sources = self._sources(indices)
+        sources = find_sources(indices, self.firsts)
         parts = {
-            source: self.fetches[source](indices[sources == source] - self.firsts[source])
-            for source in np.flatnonzero(np.bincount(sources)).tolist()
+            source: self.fetches[source](indices[own] - self.firsts[source])
+            for source, own in split_by_source(sources)
         }
         return merge_rows(self.names, sources, parts)
 
     def examples(self, indices: Indices) -> list[Any]:
         """Return the examples at the indices, not collated."""
-        sources = self._sources(indices)
         found: list[Any] = [None] * len(indices)
-        for source in np.flatnonzero(np.bincount(sources)).tolist():
-            own = np.flatnonzero(sources == source)
+        for source, own in split_by_source(find_sources(indices, self.firsts)):
             fetch: Any = self.fetches[source]
             examples = fetch.examples(indices[own] - self.firsts[source])
             check_num_examples(self.names[source], examples, len(own))
@@ -85,13 +83,20 @@ class MixedFetch:
         for fetch in self.fetches:
             if isinstance(fetch, MixedFetch):
                 fetch.check()
-        with forked_generators():
-            seed_generators((0, 0))
+        with seeded_generators():
             batches = [fetch(first) for fetch in self.fetches]
         check_alike(self.names, batches)
 
-    def _sources(self, indices: Indices) -> Indices:
-        return np.searchsorted(self.firsts, indices, side="right") - 1
+
+def find_sources(indices: Indices, firsts: Indices) -> Indices:
+    """The source of each index of a mixture; ``firsts``: the index with which each begins."""
+    return np.searchsorted(firsts, indices, side="right") - 1
+
+
+def split_by_source(sources: Indices) -> list[tuple[int, Indices]]:
+    """The sources that have any of some rows, and the places of those."""
+    there = np.flatnonzero(np.bincount(sources)).tolist()
+    return [(source, np.flatnonzero(sources == source)) for source in there]
 
 
 def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) -> Batch:

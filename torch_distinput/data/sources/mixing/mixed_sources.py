@@ -199,12 +199,12 @@ def _mix_indexed(
     for name, source in opened.items():
         if not source.num_examples:
             raise make_empty_error(name)
-        inner = source.mixture
+        assert source.num_indices is not None, "it has examples"
         members.append(
             Member(
                 name=name,
                 num_examples=source.num_examples,
-                num_indices=source.num_examples if inner is None else inner.num_indices,
+                num_indices=source.num_indices,
                 make_order=source.make_order,
             )
         )

@@ -182,17 +182,17 @@ class MixedStream(CountedStream):
         return min((number for number in parts if number is not None), default=None)
 
     def lengths(self, shards: Sequence[Shard]) -> None:
-        """Not asked for: ends are found by reading."""
+        """Not known beforehand: where a source ends is found by reading."""
 
     def locate(self, shard: Shard, row: int) -> Cursor:
-        """Never asked for."""
+        """Never asked for, as lengths are not known."""
         raise NotImplementedError
 
     def all_ids(self, worker: int, num_workers: int) -> None:
         """Not known beforehand."""
 
     def num_touched(self, shard: Shard, num_rows: int) -> int:
-        """Never asked for."""
+        """Never asked for, as lengths are not known."""
         raise NotImplementedError
 
     def _shard_of(self, number: int, shard: Shard, times: int) -> Shard:

@@ -21,7 +21,11 @@ import torch
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
-from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.mixing.mixed_rows import (
+    MixedFetch,
+    find_sources,
+    split_by_source,
+)
 from torch_distinput.data.sources.table import TableFetch
 from torch_distinput.data.user_sources.sequences.packing import tell_of_labels
 from torch_distinput.data.user_sources.source_errors import source_error
@@ -146,7 +150,7 @@ def _make_column(leaf: Any, name: str | None) -> _FlatColumn | _ObjectColumn:
         return _ObjectColumn(leaf, name)
     else:
         shape = f", shape {tuple(leaf.shape)}" if hasattr(leaf, "shape") else ""
-        raise _not_tokens(name, f"a {type(leaf).__name__} of {leaf.dtype}{shape}")
+        raise _make_no_tokens_error(name, f"a {type(leaf).__name__} of {leaf.dtype}{shape}")
     _check_whole(np.asarray(column.values[:0]), name)
     return column
 
@@ -249,10 +253,7 @@ class _MixedReader:
         return tuple(map(partial(_concat, order), columns, self.columns))
 
     def _split(self, wanted: Indices) -> list[tuple[int, Indices]]:
-        """The sources that have any of some documents, and the places of those."""
-        sources = np.searchsorted(self.firsts, wanted, side="right") - 1
-        there = np.flatnonzero(np.bincount(sources)).tolist()
-        return [(number, np.flatnonzero(sources == number)) for number in there]
+        return split_by_source(find_sources(wanted, self.firsts))
 
 
 def _concat(
@@ -299,7 +300,7 @@ def _as_array(row: Any, name: str | None) -> Any:
     if not count:
         return np.empty(0, dtype=np.int64)
     if array.ndim != 1:
-        raise _not_tokens(name, f"one of shape {array.shape}")
+        raise _make_no_tokens_error(name, f"one of shape {array.shape}")
     _check_whole(array, name)
     return make_signed(array, name)
 
@@ -313,10 +314,9 @@ def make_signed(values: Any, name: str | None) -> Any:
     if values.dtype != np.uint64:
         return values
     if len(values) and int(values.max()) > np.iinfo(np.int64).max:
-        where = "a document" if name is None else f"column {name!r}"
         msg = (
-            f"pack expects tokens below 2**63 in {where}, as batches have them in int64, got "
-            f"{int(values.max())} in uint64. Give them smaller numbers, by a map for example; "
+            f"pack expects tokens below 2**63 in {_place(name)}, as batches have them in int64, "
+            f"got {int(values.max())} in uint64. Give them smaller numbers, by a map for example; "
             "negative labels, such as -100, need a signed type."
         )
         raise ConfigurationError(msg)
@@ -326,19 +326,22 @@ def make_signed(values: Any, name: str | None) -> Any:
 def _length_of(row: Any, name: str | None) -> int:
     is_sized = hasattr(row, "__len__") and getattr(row, "ndim", 1) > 0
     if isinstance(row, (str, Mapping)) or not is_sized:
-        raise _not_tokens(name, f"a {type(row).__name__}")
+        raise _make_no_tokens_error(name, f"a {type(row).__name__}")
     return len(row)
 
 
 def _check_whole(values: Any, name: str | None) -> None:
     if values.dtype.kind not in "iu":
-        raise _not_tokens(name, f"values of {values.dtype}")
+        raise _make_no_tokens_error(name, f"values of {values.dtype}")
 
 
-def _not_tokens(name: str | None, got: str) -> ConfigurationError:
-    where = "a document" if name is None else f"column {name!r}"
+def _make_no_tokens_error(name: str | None, got: str) -> ConfigurationError:
     msg = (
-        f"pack expects a sequence of whole numbers in {where}, or bytes, got {got}. Turn text into "
-        "tokens first, by a map for example."
+        f"pack expects a sequence of whole numbers in {_place(name)}, or bytes, got {got}. Turn "
+        "text into tokens first, by a map for example."
     )
     return ConfigurationError(msg)
+
+
+def _place(name: str | None) -> str:
+    return "a document" if name is None else f"column {name!r}"

@@ -11,7 +11,7 @@ from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.random_generators import forked_generators, seed_generators
+from torch_distinput.random_generators import seeded_generators
 
 
 @final
@@ -77,6 +77,5 @@ class KnownLengths:
             num_indices = len(np.asarray(length))
         if is_array:
             return measure_examples(length, self._fetch, num_indices, name=name)
-        with AtEpoch(self._dataset, 0), forked_generators():
-            seed_generators((0, 0))
+        with AtEpoch(self._dataset, 0), seeded_generators():
             return measure_examples(length, self._fetch, num_indices, name=name)

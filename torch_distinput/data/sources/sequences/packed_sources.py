@@ -24,7 +24,7 @@ from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.random_generators import forked_generators, seed_generators
+from torch_distinput.random_generators import seeded_generators
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1024
@@ -61,8 +61,7 @@ def _pack_indexed(
     reader = make_reader(documents.fetch, packing.columns)
     order = _find_order(documents)
     # A dataset may give no example before it was told an epoch.
-    with AtEpoch(documents.dataset, 0), forked_generators():
-        seed_generators((0, 0))  # what examples draw is the same on all ranks, and changes nothing
+    with AtEpoch(documents.dataset, 0), seeded_generators():
         lengths = _find_lengths(packing, documents, reader, order)
     refuse_long(lengths, packing, np.arange(len(lengths)))
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
@@ -102,8 +101,7 @@ def _find_lengths(
     order: Indices | None,
 ) -> Indices:
     """The length of each document, in order."""
-    mixture = documents.mixture
-    count = documents.num_examples if mixture is None else mixture.num_indices
+    count = documents.num_indices
     assert count is not None, "only a DataLoader has none"
     if packing.document_lengths is not None:
         found = measure_examples(
