@@ -19,6 +19,12 @@ def joined(*parts):
     return np.concatenate(parts)
 
 
+def listed(value):
+    """The two parts of ``"a"``."""
+    strings, numbers = value["a"]
+    return strings, numbers.tolist()
+
+
 class TestGather:
     """Rows of all replicas, in replica order."""
 
@@ -32,6 +38,24 @@ class TestGather:
 
         expected = [[1, 1], [2, 2], [2, 2]]
         assert expected == everywhere(work, *cluster).tolist()
+
+    def test_dicts_of_another_order(self):
+        """Files may have their columns in any order, and workers read different files."""
+
+        def work(strategy):
+            rank = strategy.worker_index
+            value = {"b": torch.full((1,), rank), "a": ([f"{rank}"], torch.full((1,), 10 + rank))}
+            value = dict(reversed(value.items())) if rank else value
+            total = strategy.reduce("sum", {name: value[name][-1] for name in value})
+            indices = torch.tensor([1 - rank])
+            found = [strategy.gather(value), strategy.gather_in_order(indices, value), total]
+            assert [*value] == [*found[0]] == [*found[1]]
+            return found
+
+        for gathered, ordered, total in simulate(work, num_workers=2):
+            assert ([0, 1], ["0", "1"], [10, 11]) == (gathered["b"].tolist(), *listed(gathered))
+            assert ([1, 0], ["1", "0"], [11, 10]) == (ordered["b"].tolist(), *listed(ordered))
+            assert (1, [21]) == (total["b"].item(), total["a"].tolist())
 
     @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn])
     def test_dtypes_that_torch_cannot_unpickle(self, dtype):

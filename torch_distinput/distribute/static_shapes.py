@@ -69,7 +69,7 @@ class LeafCheck:
         leaves, structure = flatten(spec)
         for name, leaf in zip(leaf_names(structure, "batch"), leaves, strict=True):
             if kind_of_spec(leaf) is not DENSE:
-                raise _no_dense_tensor(name, leaf)
+                raise _make_not_dense_error(name, leaf)
             if None in leaf.shape[1:] and not self._has_warned:
                 self._has_warned = True
                 _log.warning(
@@ -82,7 +82,7 @@ class LeafCheck:
                 )
 
 
-def _no_dense_tensor(name: str, leaf: TensorSpec) -> ConfigurationError:
+def _make_not_dense_error(name: str, leaf: TensorSpec) -> ConfigurationError:
     cure = "Turn it into numbers in the pipeline: StringLookup, Hashing or TextVectorization in a "
     cure += "collate_fn or a map"
     if leaf.layout is torch.jagged and isinstance(leaf.dtype, torch.dtype):

@@ -84,7 +84,7 @@ class Audit:
                 int(num_examples),
             ]
         )
-        join = partial(self._communicator.join, self._topic, text, add_sums)
+        join = partial(self._communicator.join, self._topic, text, _add_sums)
         found = json.loads(self._meet(join))
         if reading is not None and found["others"]:
             self._refuse_readings(reading, found["first"], found["others"])
@@ -133,7 +133,7 @@ class Audit:
         self._held, self._num_held = [], 0
 
 
-def add_sums(texts: Sequence[str]) -> str:
+def _add_sums(texts: Sequence[str]) -> str:
     """What all workers together delivered, and what they should have.
 
     What each of them delivered only if a message may need it.

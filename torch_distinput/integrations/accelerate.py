@@ -186,7 +186,7 @@ class DistributedLoader:
                 due, counted = 0 if is_last else before + number, accelerator.step
                 is_used = counted != before  # accumulate(); else the user adds up by himself
                 if self._is_averaged and is_used and (counted - due) % num_steps:
-                    raise self._added_up_otherwise()
+                    raise self._make_added_up_error()
 
     def __getitem__(self, index: object) -> NoReturn:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
@@ -241,12 +241,12 @@ class DistributedLoader:
         if torch.is_grad_enabled():
             self._is_averaged = True
             if self._do_others_wait:
-                raise self._added_up_otherwise()
+                raise self._make_added_up_error()
         num_steps = self._accelerator.gradient_accumulation_steps
         average: torch.Tensor = self.step.average(per_example_loss, per=per)
         return average * float(self.dataset.strategy.num_workers * num_steps)
 
-    def _added_up_otherwise(self) -> tdi.UsageError:
+    def _make_added_up_error(self) -> tdi.UsageError:
         return tdi.UsageError(
             f"Expected Accelerate to add up gradients of the steps of this loader alone, and of "
             f"each of them, as their losses are divided by the examples of all, got others at step "

@@ -95,7 +95,7 @@ class Processes:
                 thread.join(_JOIN_SECONDS)
 
     def close_soon(self) -> None:
-        """The same for whoever collects garbage, who may hold the lock of the queue."""
+        """As :meth:`close`, but in a thread: whoever collects garbage may hold the queue's lock."""
         start_thread(self.close, name="close", stop=self._end)
 
     def leave_to_parent(self) -> None:
@@ -115,7 +115,10 @@ class Processes:
         self._engine.close()
 
     def _check_travel(self) -> None:
-        """Parameters are pickled: these servers hear of no deaths of others' workers."""
+        """Called when parameters are pickled: refuse a closure of another coordinator.
+
+        These servers would not hear of the deaths of its workers.
+        """
         check_owner(self._coordinator(), "parameters", "create_parameters on its strategy")
 
     def _note_death(self, worker: int) -> None:

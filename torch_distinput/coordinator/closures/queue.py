@@ -192,7 +192,7 @@ class ClosureQueue:
             if for_good is not None:
                 self._lost[worker] = for_good
             if len(self._lost) == self._num_workers:
-                self._end_because(_no_worker_left(self._lost))
+                self._end_because(_make_no_worker_error(self._lost))
             self._changed.notify_all()
 
     def take(self, worker: int) -> Task | None:
@@ -297,7 +297,7 @@ def raise_unless_saving_helps(end_reason: BaseException | None) -> None:
         raise again(end_reason)
 
 
-def _no_worker_left(lost: dict[int, list[Death]]) -> WorkerLostError:
+def _make_no_worker_error(lost: dict[int, list[Death]]) -> WorkerLostError:
     history = write_history([death for worker in sorted(lost) for death in lost[worker]])
     return WorkerLostError(
         f"Expected a worker that can run closures, got none: all {len(lost)} could not be "

@@ -96,12 +96,12 @@ class RemoteValue:
         try:
             content = kept.remote.call("fetch", kept.number)
         except ProcessDiedError as error:
-            raise self._lost(kept, f" ({error})") from error
+            raise self._make_lost_error(kept, f" ({error})") from error
         if content is None:
-            raise self._lost(kept, " since then, and was started again")
+            raise self._make_lost_error(kept, " since then, and was started again")
         return deserialize(torch.from_numpy(np.require(content, requirements="W")))
 
-    def _lost(self, kept: Kept, how: str) -> WorkerLostError:
+    def _make_lost_error(self, kept: Kept, how: str) -> WorkerLostError:
         return WorkerLostError(
             f"Expected the value of {self._closure} in {kept.remote.name}, which has died{how}. "
             "Values over 64 KiB stay where they are until they are fetched: fetch them as they "

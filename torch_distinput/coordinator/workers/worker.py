@@ -31,7 +31,7 @@ from torch_distinput.coordinator.workers.messages import (
 )
 from torch_distinput.data.batch.serialized import serialize
 
-MAX_SENT_BYTES = 64 * 1024
+_MAX_SENT_BYTES = 64 * 1024
 """Values up to this size travel with the reply, so that a death after it does not lose them."""
 
 
@@ -67,7 +67,7 @@ class Worker:
             value = self._call(request)
         piece = _serialize(value, request)
         reports = self._datasets.take_reports()
-        if piece.nbytes <= MAX_SENT_BYTES:
+        if piece.nbytes <= _MAX_SENT_BYTES:
             return ClosureReply(value=piece.numpy().tobytes(), reports=reports)
         self._values[request.number] = piece
         return ClosureReply(value=None, reports=reports)

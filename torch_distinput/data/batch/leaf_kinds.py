@@ -61,7 +61,7 @@ class _Dense(LeafKind):
 
     def count(self, leaf: Any) -> int:
         if leaf.ndim == 0:
-            raise _without_dimension(leaf)
+            raise _make_no_dimension_error(leaf)
         if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_nested:
             raise make_layout_error(leaf)  # a quantizer would be lost where a batch has no rows
         return int(leaf.shape[0])
@@ -134,7 +134,7 @@ class _Array(LeafKind):
 
     def count(self, leaf: Any) -> int:
         if leaf.ndim == 0:
-            raise _without_dimension(leaf)
+            raise _make_no_dimension_error(leaf)
         return int(leaf.shape[0])
 
     def slice(self, leaf: Any, start: int, stop: int) -> Any:
@@ -323,7 +323,7 @@ def _like(leaf: Any, rows: list[Any]) -> list[Any]:
     return Examples(rows) if isinstance(leaf, Examples) else rows
 
 
-def _without_dimension(leaf: Any) -> ValueError:
+def _make_no_dimension_error(leaf: Any) -> ValueError:
     msg = (
         f"A leaf of a batch needs rows (dimension 0), got a 0-dim {type(leaf).__name__} of dtype "
         f"{leaf.dtype}. Give it shape (rows, ...)."

@@ -110,7 +110,7 @@ class Mixed(LeafKind):
 
     def iterate(self, leaf: Any) -> Iterable[Any]:
         """Never asked for: rows are finished first."""
-        raise _unfinished(leaf)
+        raise _make_unfinished_error(leaf)
 
     def empty_like(self, leaf: Any) -> Any:
         """No rows of any source."""
@@ -136,19 +136,19 @@ class Mixed(LeafKind):
 
     def pad(self, leaf: Any, count: int, num_rows: int) -> NoReturn:  # noqa: ARG002
         """Never asked for: rows are finished first."""
-        raise _unfinished(leaf)
+        raise _make_unfinished_error(leaf)
 
     def spec(self, leaf: Any) -> NoReturn:
         """Never asked for: rows are finished first."""
-        raise _unfinished(leaf)
+        raise _make_unfinished_error(leaf)
 
     def outline(self, leaf: Any) -> NoReturn:
         """Never asked for: rows are finished first."""
-        raise _unfinished(leaf)
+        raise _make_unfinished_error(leaf)
 
     def blank(self, spec: TensorSpec, num_rows: int, order: Order) -> NoReturn:  # noqa: ARG002
         """Never asked for: no spec is of this kind."""
-        raise _unfinished(spec)
+        raise _make_unfinished_error(spec)
 
     def _take_part(self, part: Batch, rows: torch.Tensor) -> Batch:
         return map_leaves(lambda own: self._kind_of(own).take(own, rows), part)
@@ -171,5 +171,5 @@ class Mixed(LeafKind):
         return unflatten(structure, joined)
 
 
-def _unfinished(leaf: Any) -> TypeError:
+def _make_unfinished_error(leaf: Any) -> TypeError:
     return TypeError(f"Expected rows that are finished, got {type(leaf).__name__}.")

@@ -102,7 +102,7 @@ class TaskLoader(Generic[Task, T]):
         try:
             results = processes.run(tasks, epoch, grouped=self._grouped)
         except RuntimeError as error:
-            raise _processes_lost(0, error) from error.with_traceback(None)
+            raise _make_lost_error(0, error) from error.with_traceback(None)
         if self._options.persistent:
             self._kept = processes
         return _receive(results, self._forget)
@@ -290,7 +290,7 @@ def _receive(results: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any
         # the main thread as long as it knows of a process that was lost.
         del results
         forget()
-        raise _processes_lost(number, error) from error.with_traceback(None)
+        raise _make_lost_error(number, error) from error.with_traceback(None)
     except BaseException:  # perhaps in the middle of a message
         forget()
         raise
@@ -307,14 +307,14 @@ def _guard(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:
             raise
         del steps  # as above
         forget()
-        raise _processes_lost(number, error) from error.with_traceback(None)
+        raise _make_lost_error(number, error) from error.with_traceback(None)
 
 
 _NO_FILE_LEFT = "items of ancdata"
 """In the error of a process that received files, and could not open them."""
 
 
-def _processes_lost(number: int, error: Exception) -> SourceError:
+def _make_lost_error(number: int, error: Exception) -> SourceError:
     said = f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error})."
     if _NO_FILE_LEFT in str(error) or getattr(error, "errno", None) == errno.EMFILE:
         msg = (

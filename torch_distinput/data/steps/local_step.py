@@ -115,7 +115,7 @@ class SourceTotals:
         self.repeats: dict[str, int] = {}
 
     def add(self, counts: SourceCounts) -> None:
-        """Add a step. A source that it has nothing of has begun as often as it had."""
+        """Add a step; of a source without examples in it the count so far stays."""
         self.examples.update(counts.examples)
         for name, times in counts.repeats.items():
             self.repeats[name] = max(times, self.repeats.get(name, 0))
@@ -209,7 +209,7 @@ class LocalStep(NamedTuple):
         facts: where it was read.
         owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
             source may do so as soon as it is asked for the next step.
-        is_alike: all steps of the epoch have leaves of the same dtypes and trailing sizes.
+        is_alike: its leaves have the same dtypes and trailing sizes as those of all other steps.
     """
 
     parts: tuple[ReplicaBatch | None, ...]

@@ -66,7 +66,7 @@ FetchTask = Indices | SpotCheck | PaddedRows
 @final
 @dataclass(frozen=True, slots=True)
 class StepFetch:
-    """The task of a step: a step without rows asks for nothing, but keeps its turn.
+    """Does the task of a step. A step without rows asks for nothing, but keeps its turn.
 
     So no more steps are planned ahead than are fetched, also where this worker never has rows.
     A spot check goes the same way: a dataset that is to be read in loader processes, where it may
@@ -123,9 +123,9 @@ def plan_steps(
 
     ``padded_lengths``: of each example, where rows are padded to the longest of their global batch.
     """
-    cut = lru_cache(maxsize=256)(splitter.cut)  # batches by a budget have few sizes, in any order
+    cut_size = lru_cache(maxsize=256)(splitter.cut)  # budgets give few sizes, in any order
     for run in batches.runs:
-        cuts = cut(run.size)
+        cuts = cut_size(run.size)
         start, stop = cuts[0].start, cuts[-1].stop
         steps = [
             (cut.start - start, cut.stop - start, cut.sizes, total)

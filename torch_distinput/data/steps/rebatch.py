@@ -136,10 +136,10 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             chunk = reader.take(wanted)
             position = piece.start + wanted
             if chunk is None or chunk.num_rows != wanted:
-                raise _other_length(position, "they ended earlier")
+                raise _make_length_error(position, "they ended earlier")
             yield self._step(chunk, piece.sizes)
         if position == known.own_length and reader.take(1) is not None:
-            raise _other_length(position, "there are more")
+            raise _make_length_error(position, "there are more")
 
     def _cut_buffered(self, reader: RowReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
@@ -324,7 +324,7 @@ class Finish:
         return cut_step(part, sizes, mark=mark, facts=facts)
 
 
-def _other_length(expected: int, got: str) -> SourceError:
+def _make_length_error(expected: int, got: str) -> SourceError:
     msg = (
         f"Expected {expected} records, as was found before reading, but {got}. The files have "
         "changed: distribute them again."

@@ -141,10 +141,10 @@ def _plan(slices: SequenceSlices, structure: Structure, looks: tuple[_Look, ...]
         cuts = tuple(_find_named(slices.columns, structure, names, looks))
     found = {name: cut for name, cut in zip(names, cuts, strict=True) if cut is not None}
     if not found:
-        raise _without_sequences(names)
+        raise _make_no_sequences_error(names)
     for name, cut in found.items():
         if (cut.length or 0) % smallest_length(slices.num_slices):
-            raise _not_divisible(name, cut, slices.num_slices)
+            raise _make_not_divisible_error(name, cut, slices.num_slices)
     lengths = {cut.length for cut in found.values()}
     if not _is_mapping(structure) or _POSITIONS in structure.keys or len(lengths) > 1:
         return _Plan(cuts, structure, None)
@@ -215,7 +215,7 @@ def _is_mapping(structure: Structure) -> bool:
     return structure.kind is not None and issubclass(structure.kind, Mapping)
 
 
-def _without_sequences(names: Sequence[str]) -> SourceError:
+def _make_no_sequences_error(names: Sequence[str]) -> SourceError:
     return SourceError(
         "Expected a batch with sequences to cut (cp_dim), tensors of shape (rows, length, ...), "
         f"got none among {', '.join(names) or 'no leaves'}. Leave cp_dim out for this dataset, or "
@@ -223,7 +223,7 @@ def _without_sequences(names: Sequence[str]) -> SourceError:
     )
 
 
-def _not_divisible(name: str, cut: _Cut, num_slices: int) -> SourceError:
+def _make_not_divisible_error(name: str, cut: _Cut, num_slices: int) -> SourceError:
     size = smallest_length(num_slices)
     assert cut.length is not None, "an open length is no number to divide"
     return SourceError(

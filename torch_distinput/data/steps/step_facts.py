@@ -37,15 +37,15 @@ def with_facts(
     ``num_tokens``: of their global batches, where these are filled by a token budget.
     """
     if source.counted_mixture is not None:
-        steps = with_source_counts(steps, source.counted_mixture, batches, splitter, position)
+        steps = _with_source_counts(steps, source.counted_mixture, batches, splitter, position)
     if num_tokens is not None:
-        steps = with_num_tokens(steps, num_tokens)
+        steps = _with_num_tokens(steps, num_tokens)
     if source.packed_contents is not None:
-        steps = with_packed_counts(steps, source.packed_contents)
+        steps = _with_packed_counts(steps, source.packed_contents)
     return steps
 
 
-def with_source_counts(
+def _with_source_counts(
     steps: Iterator[tuple[LocalStep, int]],
     mixture: MixedIndices,
     batches: GlobalBatches,
@@ -72,7 +72,7 @@ def with_source_counts(
         yield step._replace(facts=step.facts._replace(source_counts=found)), num_examples
 
 
-def with_num_tokens(
+def _with_num_tokens(
     steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
 ) -> Iterator[tuple[LocalStep, int]]:
     """Steps with the tokens of their global batches."""
@@ -80,7 +80,7 @@ def with_num_tokens(
         yield step._replace(facts=step.facts._replace(num_tokens=tokens)), num_examples
 
 
-def with_packed_counts(
+def _with_packed_counts(
     steps: Iterator[tuple[LocalStep, int]], contents: Indices
 ) -> Iterator[tuple[LocalStep, int]]:
     """Steps of packed rows with what these are filled with.

@@ -60,7 +60,7 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
                     return folder
                 if not _is_full(error):
                     raise
-                raise _no_room(folder.parent, error) from error
+                raise _make_no_room_error(folder.parent, error) from error
             finally:
                 shutil.rmtree(aside, ignore_errors=True)  # it is gone if all went well
     return folder
@@ -79,7 +79,7 @@ def _is_full(error: OSError) -> bool:
     return by_numpy or error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _no_room(root: Path, error: OSError) -> OSError:
+def _make_no_room_error(root: Path, error: OSError) -> OSError:
     found = (
         f"Expected room in {root} for what this machine keeps of a file, got {error}; "
         f"{shutil.disk_usage(root).free} bytes are free. Make room, or set TMPDIR to a folder on a "

@@ -144,7 +144,7 @@ def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
         result = reduce_values(session, value, op=first.settings, axis=None)
     else:
         result = gather_values(session, value, axis=first.settings)
-    return [own_copy(result, device) for device in session.devices]
+    return [_own_copy(result, device) for device in session.devices]
 
 
 def run_replicas(
@@ -160,8 +160,8 @@ def run_replicas(
     ]
     with context.scope(session):
         if len(calls) == 1:
-            return run_one(session, calls[0])[0]
-        results = run_in_turns(session, calls)
+            return _run_one(session, calls[0])[0]
+        results = _run_in_turns(session, calls)
 
     def keep(*leaf: Any) -> bool:
         is_kept = is_shared(*leaf)
@@ -172,7 +172,7 @@ def run_replicas(
     return regroup_values(results, keep)
 
 
-def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
+def _run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
     def meet(request: CollectiveCall) -> Any:
@@ -183,7 +183,7 @@ def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
         return [fn()]
 
 
-def run_in_turns(session: Session, fns: Sequence[Callable[[], Any]]) -> list[Any]:
+def _run_in_turns(session: Session, fns: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run one function per local replica, in replica order; at collectives they wait."""
     carried = ThreadState(session.devices)
     turns = [_Turn(session, replica, fn, carried) for replica, fn in enumerate(fns)]
@@ -336,7 +336,7 @@ def split_results(value: Any, num_replicas: int) -> tuple[Any, ...]:
     return tuple(split_arguments(value, num_replicas))
 
 
-def own_copy(value: Any, device: torch.device) -> Any:
+def _own_copy(value: Any, device: torch.device) -> Any:
     """A copy of a collective's result for one replica, which may write into it."""
     leaves, structure = flatten(value)
     copies = [x.to(device, copy=True) if isinstance(x, torch.Tensor) else x for x in leaves]

@@ -12,7 +12,7 @@ from typing import final
 from torch_distinput.distribute.reports.trace_file import TraceFile
 from torch_distinput.meter import RawMark, StepMark, WorkClock, read_mark
 
-NUM_KEPT = 1024
+_NUM_KEPT = 1024
 """Steps that are kept for a report: about 400 bytes each."""
 
 
@@ -31,7 +31,7 @@ class StepLog:
         self._measurement = measurement  # which closes the file when nobody is left
         self._file = measurement.file
         self._first_step = first_step
-        self._raw: deque[RawMark] = deque(maxlen=NUM_KEPT)
+        self._raw: deque[RawMark] = deque(maxlen=_NUM_KEPT)
         self.add: Callable[[RawMark], None] = self._raw.append if self._file is None else self._add
 
     @property

@@ -1,15 +1,15 @@
 """Which rank holds up the steps, and at which station: one rule, on numbers alone.
 
 1. Fewer than 5 steps on some rank: unknown.
-2. The rank that waits longest for its own input (source, decode, collate and copy; not for
-other ranks). If that is 10 % of its step or more, the run is input-bound on that rank, at
-the station for which it waits longest.
-The others wait for it in the agreement, or in their own step (as in an all-reduce), if they
-spend at least half of its wait there, beyond what it spends there itself.
-3. Else the rank that waits longest for the agreement. If that is 10 % of its step or more, it
-waits for other ranks.
-4. Else the run is bound by your step; on the rank whose step is longest, if it is longer than
-the median of the others by 10 % of its step or more.
+2. The rank that waits longest for its own input (source, decode, collate and copy; not for other
+   ranks). If that is 10 % of its step or more, the run is input-bound on that rank, at the station
+   for which it waits longest. The others wait for it in the agreement, or in their own step (as in
+   an all-reduce), if they spend at least half of its wait there, beyond what it spends there
+   itself.
+3. Else the rank that waits longest for the agreement. If that is 10 % of its step or more, it waits
+   for other ranks.
+4. Else the run is bound by your step; on the rank whose step is longest, if it is longer than the
+   median of the others by 10 % of its step or more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Literal
 from torch_distinput.distribute.reports.rank_times import RankTimes
 from torch_distinput.meter import AGREEMENT, INPUT_STATIONS, YOUR_STEP
 
-MIN_STEPS = 5
-LEAST_SHARE = 0.1
+_MIN_STEPS = 5
+_LEAST_SHARE = 0.1
 """Of a step: what is less is no reason to change anything."""
 _SAID_SHARE = 0.01
 
@@ -62,7 +62,7 @@ class InputVerdict:
         """Say it in a sentence or two."""
         if self.bound == "unknown":
             return (
-                f"Not known yet: a verdict needs {MIN_STEPS} steps beside the first and the last "
+                f"Not known yet: a verdict needs {_MIN_STEPS} steps beside the first and the last "
                 "one, of every rank."
             )
         said = {"input": self._say_input, "agreement": self._say_agreement}
@@ -87,7 +87,7 @@ class InputVerdict:
         )
 
     def _say_own(self) -> str:
-        said = f"Not input-bound: no rank waits {LEAST_SHARE:.0%} of its step for its input"
+        said = f"Not input-bound: no rank waits {_LEAST_SHARE:.0%} of its step for its input"
         if self.rank is None:
             return f"{said}."
         return f"{said}; your own step is longest on rank {self.rank}, by {self.share:.0%} of it."
@@ -108,7 +108,7 @@ _ASYNCHRONOUS = (
 def judge(ranks: Sequence[RankTimes]) -> InputVerdict:
     """Judge the times of all ranks, by the rule above."""
     facts = {"num_ranks": len(ranks), "has_device": any(times.has_device for times in ranks)}
-    if not ranks or min(times.num_steps for times in ranks) < MIN_STEPS:
+    if not ranks or min(times.num_steps for times in ranks) < _MIN_STEPS:
         return InputVerdict(bound="unknown", **facts)  # type: ignore[arg-type]
     bound = _find_input(ranks) or _find_agreement(ranks) or _find_own(ranks)
     return InputVerdict(**bound, **facts)  # type: ignore[arg-type]
@@ -117,9 +117,9 @@ def judge(ranks: Sequence[RankTimes]) -> InputVerdict:
 def _find_input(ranks: Sequence[RankTimes]) -> dict[str, object] | None:
     worst = max(ranks, key=lambda times: times.input_wait)
     share = worst.input_wait / worst.step if worst.step else 0.0
-    if share < LEAST_SHARE:
+    if share < _LEAST_SHARE:
         return None
-    bound = tuple(t.rank for t in ranks if t.step and t.input_wait / t.step >= LEAST_SHARE)
+    bound = tuple(t.rank for t in ranks if t.step and t.input_wait / t.step >= _LEAST_SHARE)
     station = max(INPUT_STATIONS, key=lambda name: worst.waits[name])
     return {
         "bound": "input", "rank": worst.rank, "station": station, "share": worst.share(station),
@@ -141,9 +141,9 @@ def _where_others_wait(worst: RankTimes, others: Sequence[RankTimes]) -> str | N
 
 def _find_agreement(ranks: Sequence[RankTimes]) -> dict[str, object] | None:
     worst = max(ranks, key=lambda times: times.waits[AGREEMENT])
-    if worst.share(AGREEMENT) < LEAST_SHARE:
+    if worst.share(AGREEMENT) < _LEAST_SHARE:
         return None
-    bound = tuple(times.rank for times in ranks if times.share(AGREEMENT) >= LEAST_SHARE)
+    bound = tuple(times.rank for times in ranks if times.share(AGREEMENT) >= _LEAST_SHARE)
     share = worst.share(AGREEMENT)
     return {
         "bound": "agreement", "rank": worst.rank, "station": AGREEMENT, "share": share,
@@ -155,7 +155,7 @@ def _find_own(ranks: Sequence[RankTimes]) -> dict[str, object]:
     slowest = max(ranks, key=lambda times: times.own_step)
     others = [times.own_step for times in ranks if times is not slowest]
     longer = slowest.own_step - median(others) if others else 0.0
-    if not slowest.step or longer / slowest.step < LEAST_SHARE:
+    if not slowest.step or longer / slowest.step < _LEAST_SHARE:
         return {"bound": YOUR_STEP, "station": YOUR_STEP}
     return {
         "bound": YOUR_STEP, "rank": slowest.rank, "station": YOUR_STEP,

@@ -86,11 +86,11 @@ def accumulate(
         raise TypeError(msg)
     is_dataset = isinstance(steps, Distributed) and hasattr(steps, "steps")
     if is_dataset or isinstance(steps, MethodType):  # before iter(), which begins an epoch
-        raise _no_steps(steps, num_steps)
+        raise _make_no_step_error(steps, num_steps)
     return _Groups(iter(steps), num_steps, weights)
 
 
-def _no_steps(given: Any, num_steps: int) -> TypeError:
+def _make_no_step_error(given: Any, num_steps: int) -> TypeError:
     return TypeError(
         "accumulate() groups the steps of dataset.steps(), which know their examples, got "
         f"{type(given).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
@@ -128,7 +128,7 @@ class _Groups(Iterator[StepGroup]):
             raise StopIteration
         for step in group:
             if type(step) is not Step:
-                raise _no_steps(step, self._num_steps)
+                raise _make_no_step_error(step, self._num_steps)
         share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
         weights = self._weights
         shares = [share] * len(group) if weights is None else _weigh(group, share, weights)

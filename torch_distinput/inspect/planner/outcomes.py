@@ -54,14 +54,14 @@ def play_files(
         lengths = np.full(pieces.num_workers, total, dtype=np.int64)
         totals = total_own_streams(pieces, lengths, drop_last=drop_last)
     elif total is not None:
-        totals = play_shared(total, pieces, drop_last=drop_last)
+        totals = _play_shared(total, pieces, drop_last=drop_last)
         if files.jumps:
             stop = FixedBounds(size=pieces.full_size).find_last_end(total, drop_last=drop_last)
             reads = read_shared(files, pieces, stop)
     return PolicyOutcome(policy=policy, totals=totals, reads=reads, is_exact=files.is_exact)
 
 
-def play_shared(num_examples: int, pieces: Pieces, *, drop_last: bool) -> EpochTotals:
+def _play_shared(num_examples: int, pieces: Pieces, *, drop_last: bool) -> EpochTotals:
     """Play one stream of so many examples, which all workers share."""
     batches = UniformBatches(
         order=EpochOrder(num_examples=num_examples),

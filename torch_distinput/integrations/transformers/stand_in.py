@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list, send_to_device
 class StandIn:
     """The last batch of this process that had rows; until there is one, that of another process.
 
-    Of one run over one dataset: batches of another one may have other columns.
+    Make one for each run over a dataset: batches of another dataset may have other columns.
     """
 
     def __init__(self) -> None:

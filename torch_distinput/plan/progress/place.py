@@ -42,7 +42,7 @@ class Place(NamedTuple):
         """Return a number that it holds."""
         value = self.value(name)
         if type(value) is not int:
-            raise self._misfit(f"a number of {self.kind!r} named {name!r}")
+            raise self._make_misfit_error(f"a number of {self.kind!r} named {name!r}")
         return value
 
     def value(self, name: str) -> Value:
@@ -50,13 +50,13 @@ class Place(NamedTuple):
         for own, value in self.values:
             if own == name:
                 return value
-        raise self._misfit(f"a value of {self.kind!r} named {name!r}")
+        raise self._make_misfit_error(f"a value of {self.kind!r} named {name!r}")
 
     def several(self, name: str, count: int) -> tuple[Value, ...]:
         """Return so many values that it holds by one name."""
         values = self.value(name)
         if not isinstance(values, tuple) or len(values) != count:
-            raise self._misfit(f"{count} values of {self.kind!r} named {name!r}")
+            raise self._make_misfit_error(f"{count} values of {self.kind!r} named {name!r}")
         return values
 
     def check(self, kind: str, num_inner: int = 0) -> Place:
@@ -66,10 +66,10 @@ class Place(NamedTuple):
             ConfigurationError: a ValueError; it is of another.
         """
         if self.kind != kind or len(self.inner) != num_inner:
-            raise self._misfit(f"a place of {kind!r} with {num_inner} inside")
+            raise self._make_misfit_error(f"a place of {kind!r} with {num_inner} inside")
         return self
 
-    def _misfit(self, expected: str) -> ConfigurationError:
+    def _make_misfit_error(self, expected: str) -> ConfigurationError:
         msg = (
             f"Expected {expected}, as the data is distributed here, got {list_place(self)}. "
             "The state is of data that is read in another way, or damaged: distribute the same "

@@ -78,14 +78,14 @@ class MixedFetch:
         first = np.zeros(1, dtype=np.int64)
         plain = all(isinstance(fetch, ColumnFetch) for fetch in self.fetches)
         if plain:
-            check_alike(self.names, [fetch(first) for fetch in self.fetches])
+            _check_alike(self.names, [fetch(first) for fetch in self.fetches])
             return
         for fetch in self.fetches:
             if isinstance(fetch, MixedFetch):
                 fetch.check()
         with seeded_generators():
             batches = [fetch(first) for fetch in self.fetches]
-        check_alike(self.names, batches)
+        _check_alike(self.names, batches)
 
 
 def find_sources(indices: Indices, firsts: Indices) -> Indices:
@@ -114,7 +114,7 @@ def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) 
         return next(iter(parts.values()))
     batches = [rows.with_tensors(part) for part in parts.values()]
     if not _look_alike(batches):
-        check_alike([names[source] for source in parts], batches)
+        _check_alike([names[source] for source in parts], batches)
     structure = flatten(batches[0])[1]
     columns = zip(*(leaves_like(batch, structure) or [] for batch in batches), strict=True)
     there = [names[source] for source in parts]
@@ -162,7 +162,7 @@ def _look_alike(batches: Sequence[Batch]) -> bool:
     return True
 
 
-def check_alike(names: Sequence[str], batches: Sequence[Batch]) -> None:
+def _check_alike(names: Sequence[str], batches: Sequence[Batch]) -> None:
     """Refuse batches of different structure or dtypes, as are those of the first source.
 
     Raises:

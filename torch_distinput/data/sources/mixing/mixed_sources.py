@@ -157,7 +157,7 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
             raise ConfigurationError(msg)
 
 
-def describe_mixture(
+def _describe_mixture(
     mixture: Mixture,
     shares: Shares,
     members: dict[str, dict[str, Any]],
@@ -198,7 +198,7 @@ def _mix_indexed(
     members = []
     for name, source in opened.items():
         if not source.num_examples:
-            raise make_empty_error(name)
+            raise _make_empty_error(name)
         assert source.num_indices is not None, "it has examples"
         members.append(
             Member(
@@ -226,7 +226,7 @@ def _mix_indexed(
         loader=request.loader_for(mixture),
         inner_sources=tuple(opened.values()),
         mixture=mixed,
-        facts=describe_mixture(mixture, shares, described),
+        facts=_describe_mixture(mixture, shares, described),
         packed_contents=_join_contents(list(opened.values())),
     )
 
@@ -248,7 +248,7 @@ def _mix_streams(
         for name, source in opened.items()
         if isinstance(source, IndexedSource)
     }
-    facts = describe_mixture(mixture, shares, described, counts_tokens=by_turns)
+    facts = _describe_mixture(mixture, shares, described, counts_tokens=by_turns)
     # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
     is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
 
@@ -287,7 +287,7 @@ def _mix_streams(
 def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
     if isinstance(source, IndexedSource):
         if not source.num_examples:
-            raise make_empty_error(name)
+            raise _make_empty_error(name)
         return Prepared(
             stream=IndexedStream(
                 fetch=source.fetch,
@@ -320,7 +320,7 @@ def _refuse_version_1(flat: Flat) -> Start:
     raise ValueError(msg)
 
 
-def make_empty_error(name: str) -> ConfigurationError:
+def _make_empty_error(name: str) -> ConfigurationError:
     """The error for a source without examples, whose turns could not be taken."""
     msg = (
         f"Expected examples in each source of a mixture, got none in {name!r}. Leave it out, or "
