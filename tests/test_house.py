@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -105,6 +106,33 @@ def test_a_class_is_abstract_or_final() -> None:
         if name in methods(node) and name not in {"__init__", *HOOKS} and is_concrete(method)
     ]
     assert [] == overridden
+
+
+def documented(node: ast.ClassDef) -> list[str]:
+    """The names in the ``Attributes:`` section of a class."""
+    _, _, section = (ast.get_docstring(node) or "").partition("\nAttributes:\n")
+    own = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^    (\w+): ", own, re.MULTILINE)
+
+
+def attributes(node: ast.ClassDef) -> set[str]:
+    """What is assigned in a class or to ``self``, and its methods; inherited ones too."""
+    inside = [child for each in (node, *ancestors(node)) for child in ast.walk(each)]
+    stored = [child for child in inside if isinstance(getattr(child, "ctx", None), ast.Store)]
+    names = {child.id for child in stored if isinstance(child, ast.Name)}
+    names |= {child.attr for child in stored if isinstance(child, ast.Attribute)}
+    return names | {child.name for child in inside if isinstance(child, ast.FunctionDef)}
+
+
+def test_docstrings_name_attributes_that_are_there() -> None:
+    """Else one was renamed, and what is said of it was left behind."""
+    lost = [
+        f"{path}: {node.name}.{name}"
+        for path, node in classes()
+        for name in documented(node)
+        if name not in attributes(node)
+    ]
+    assert [] == lost
 
 
 def test_a_class_has_one_subject() -> None:

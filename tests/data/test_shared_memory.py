@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.data.test_buffers import SHARING
 from torch_distinput.data.batch.collate import collate_examples
-from torch_distinput.data.loader import shared_memory
+from torch_distinput.data.loader import process_datasets, shared_memory
 from torch_distinput.data.loader.shared_memory import FREE, OPENED, SENT, Receiver, Sender
 
 
@@ -255,6 +255,7 @@ def no_memory(_):
 
 def test_without_shared_memory(monkeypatch, caplog):
     """Results come by value, may be written to, and that is said once."""
+    shared_memory._warn_of_full_memory.cache_clear()
     monkeypatch.setattr(torch.Tensor, "share_memory_", no_memory)
     sender, receiver = Sender(0), Receiver()
     for name in ("plain", "bytes", "half", "unsigned", "complex", "empty"):
@@ -266,6 +267,16 @@ def test_without_shared_memory(monkeypatch, caplog):
     assert ARRAYS["plain"].tolist() == array.tolist()
     assert 1 == len([r for r in caplog.records if r.levelno == logging.WARNING])
     assert not sender._slots
+
+
+def test_tasks_without_shared_memory(monkeypatch):
+    """Examples of a stream are sent on to the processes that finish them."""
+    examples = [torch.ones(3), {"a": torch.zeros(2, dtype=torch.int8)}, "text"]
+    monkeypatch.setattr("multiprocessing.reduction.ForkingPickler.dumps", no_memory)
+    run, (ones, zeros, text) = pickle.loads(process_datasets.dump_message(7, examples))
+    assert (7, "text") == (run, text)
+    assert torch.equal(examples[0], ones)
+    assert torch.equal(examples[1]["a"], zeros["a"])
 
 
 def test_torch_leaves_no_file_where_there_was_no_memory(monkeypatch, tmp_path):

@@ -45,7 +45,7 @@ def test_none_is_called_by_its_name(values):
     """It is no leaf, so that the leaves alone would look as if one was missing."""
     examples = [{"x": {"mask": value, "y": 1}} for value in values]
     number = values.index(None)
-    words = rf"; example {number} holds None at example\['x'\]\['mask'\]"
+    words = rf"; row {number} holds None at example\['x'\]\['mask'\]"
     with pytest.raises(SourceError, match=words):
         next(iter(one().distribute_dataset(examples, global_batch_size=2)))
 

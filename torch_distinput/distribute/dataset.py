@@ -145,9 +145,9 @@ class DistributedDataset(Distributed):
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have (with a sampler, if it has a len()), and counted "
-                "files, once iter() has opened them. With a token budget, only sources with an "
-                "index and no sampler do. Iterate it; all ranks end at the same step."
+                "many examples they have (with a sampler, if it has a len(); with a token budget, "
+                "without one), and counted files, once iter() has opened them: `with "
+                "dataset.set_aside(): iter(dataset)`. Iterate it; all ranks end at the same step."
             )
             raise TypeError(msg)
         return steps

@@ -20,7 +20,7 @@ Played = dict[tuple[int, ...], bool]
 """By the key of an order of some data: whether a warning said that it came again."""
 
 
-def _cure(layout: BatchLayout) -> str:
+def _cure(layout: BatchLayout, *, in_every_step: bool) -> str:
     """What to do about batches of zero rows."""
     size, num_replicas = layout.global_batch_size, layout.num_workers * layout.replicas_per_worker
     if isinstance(size, int):
@@ -30,7 +30,7 @@ def _cure(layout: BatchLayout) -> str:
                 f"The global batch size is {size}, and there are {num_replicas} replicas: choose a "
                 "larger one, or fewer replicas."
             )
-        if layout.rebatch == "split" and piece * (num_replicas - 1) >= size:
+        if in_every_step and layout.rebatch == "split" and piece * (num_replicas - 1) >= size:
             return (
                 f"Pieces of {piece} of {size} examples leave some of {num_replicas} replicas "
                 f"without any in every step: choose a multiple of {num_replicas} as the global "
@@ -156,16 +156,17 @@ class EpochWarnings:
             self._warn_of_few_parts()
         elif idle.steps and not self.hides_zero_rows:
             first = self._input.first(epoch)
+            num_steps = self._input.num_steps(first)
             _log.warning(
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
                 "batches of zero rows (%d of them). Most of torch's layers, step.average and our "
                 "integrations accept them. %s For a metric, test step.is_empty.",
                 self._name,
                 idle.steps,
-                self._input.num_steps(first),
+                num_steps,
                 epoch,
                 idle.batches,
-                _cure(first.layout),
+                _cure(first.layout, in_every_step=idle.steps == num_steps),
             )
 
     def end_look(self, left: EpochRecord | None) -> None:

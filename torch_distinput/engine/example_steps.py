@@ -48,9 +48,7 @@ from torch_distinput.plan.progress.route import ReadPlan, Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
 
 
-def find_examples(
-    source: StreamSource, route: Route, balance: Balance | None = None
-) -> ExampleSteps:
+def find_examples(source: StreamSource, route: Route, balance: Balance | None) -> ExampleSteps:
     """List the files or shards; FILE deals them out."""
     found = source.prepare()
     route = replace(route, has_parts=found.stream.has_parts)
@@ -72,7 +70,7 @@ class ExampleSteps(Steps):
     source: StreamSource
     found: Prepared
     route: Route
-    balance: Balance | None = None
+    balance: Balance | None
 
     @property
     def steps_per_batch(self) -> int:

@@ -113,9 +113,9 @@ class ClosureRequest:
     number: int
     name: str
     payload: bytes
-    unused_values: tuple[int, ...] = ()
-    unused_datasets: tuple[Unused, ...] = ()
-    unused_parameters: tuple[str, ...] = ()
+    unused_values: tuple[int, ...]
+    unused_datasets: tuple[Unused, ...]
+    unused_parameters: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -144,7 +144,7 @@ def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
     if reordered is None:
         msg = (
             "All examples of a batch need one structure, got leaves "
-            f"{_some_leaves(structure)} in example 0 and {_some_leaves(own)} in example {number}"
+            f"{_some_leaves(structure)} in row 0 and {_some_leaves(own)} in row {number}"
             f"{_some_nones(0, structure)}{_some_nones(number, own)}. {_CURE}."
         )
         raise ValueError(msg)
@@ -154,7 +154,7 @@ def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
 def _some_nones(number: int, structure: Structure) -> str:
     """Where an example holds None, which is no leaf."""
     names = _none_names(structure, "example")[:_MOST_NAMED]
-    return f"; example {number} holds None at {', '.join(names)}" if names else ""
+    return f"; row {number} holds None at {', '.join(names)}" if names else ""
 
 
 def _none_names(structure: Structure, name: str) -> list[str]:

@@ -8,17 +8,17 @@ global stream, and the cut into replica batches comes last.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.operations import Operation
-from torch_distinput.data.formats import READER_NAMES, find_reader
+from torch_distinput.data.formats import find_format, find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.compression import content_name
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
@@ -73,6 +73,12 @@ class FileDataset:
     ) -> None:
         """See the class."""
         single = isinstance(paths_or_globs, (str, os.PathLike))
+        if isinstance(paths_or_globs, AbstractSet):
+            msg = (
+                "FileDataset needs paths in an order of their own, alike on all ranks, got a "
+                f"{type(paths_or_globs).__name__}. Pass sorted(paths)."
+            )
+            raise TypeError(msg)
         given = [paths_or_globs] if single else list(paths_or_globs)  # type: ignore[arg-type]
         if not given:
             msg = "FileDataset needs a path or a glob, got none."
@@ -108,9 +114,9 @@ class FileDataset:
                 what. What it raises becomes a :class:`SourceError`, whatever ``on_error`` says.
 
         Raises:
-            TypeError: if it is no function.
+            TypeError: if it is no function of a record.
         """
-        check_function("fn", fn, "a record")
+        _check_record_function(fn)
         return self._with(file_ops.Map(fn))
 
     def filter(self, fn: Callable[..., bool]) -> FileDataset:
@@ -125,9 +131,9 @@ class FileDataset:
                 restart, where some are then lost and others repeated in silence.
 
         Raises:
-            TypeError: if it is no function.
+            TypeError: if it is no function of a record.
         """
-        check_function("fn", fn, "a record")
+        _check_record_function(fn)
         return self._with(file_ops.Filter(fn))
 
     def shuffle(self, buffer_size: int) -> FileDataset:
@@ -227,6 +233,29 @@ def find_files(dataset: FileDataset) -> FileListing:
     return filesystem.list_files(dataset.patterns, dataset.storage_options)
 
 
+def _check_record_function(fn: Any) -> None:
+    """Refuse what cannot be called with a record, and with a generator if it has a ``rng``.
+
+    Raises:
+        TypeError: it says what was expected.
+    """
+    check_function("fn", fn, "a record")
+    keywords = {"rng": None} if file_ops.wants_rng(fn) else {}
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return
+    try:
+        signature.bind(None, **keywords)
+    except TypeError as error:
+        msg = (
+            "Expected fn(record), or fn(record, rng) with a generator for a parameter of that "
+            f"name, got fn{signature}: {error}. Rename the parameter, or bind it by "
+            "functools.partial."
+        )
+        raise TypeError(msg) from error
+
+
 def find_format_read_as_text(dataset: FileDataset) -> str | None:
     """The reader that the name of a file asks for, where its lines are delivered as they are.
 
@@ -235,10 +264,8 @@ def find_format_read_as_text(dataset: FileDataset) -> str | None:
     if type(dataset.reader).__name__ != "Text" or dataset.operations:
         return None
     for pattern in dataset.patterns:
-        for suffix in PurePosixPath(content_name(pattern)).suffixes:
-            name = suffix.removeprefix(".")
-            if name != "text" and name in READER_NAMES:
-                return name
+        if (name := find_format(pattern)) is not None:
+            return name
     return None
 
 

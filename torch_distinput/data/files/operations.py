@@ -95,7 +95,7 @@ class _RecordFunction:
 
     def __post_init__(self) -> None:
         """Look at the function's parameters once, not for each chunk."""
-        object.__setattr__(self, "wants_rng", _wants_rng(self.fn))
+        object.__setattr__(self, "wants_rng", wants_rng(self.fn))
 
     def call_each(self, chunk: Chunk, key: Key) -> Iterator[Any]:
         """What the function returns for the records of a chunk; names the one it raises at."""
@@ -330,7 +330,8 @@ def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ..
     return end
 
 
-def _wants_rng(fn: Callable[..., Any]) -> bool:
+def wants_rng(fn: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter ``rng``."""
     try:
         return "rng" in inspect.signature(fn).parameters
     except (TypeError, ValueError):  # some builtins have no signature

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 from torch_distinput.data.formats.reader import Reader
+from torch_distinput.data.storage.compression import content_name
 
 FORMATS = {
     "Text": "text",
@@ -30,6 +32,12 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{FORMATS[name]}"), name)
 
 
+def find_format(path: str) -> str | None:
+    """The reader that the name of a file asks for; None for text, and for what nobody knows."""
+    suffixes = (suffix.removeprefix(".") for suffix in PurePosixPath(content_name(path)).suffixes)
+    return next((name for name in suffixes if name != "text" and name in READER_NAMES), None)
+
+
 def find_reader(reader: str | Reader) -> Reader:
     """Return the reader of a format with its defaults, or the reader that was given."""
     if isinstance(reader, Reader):
@@ -39,6 +47,8 @@ def find_reader(reader: str | Reader) -> Reader:
         got: Any = reader
         is_class = isinstance(got, type) and issubclass(got, Reader)
         cure = f" Write {got.__name__}(...)." if is_class else ""
+        if isinstance(got, str) and (name := find_format(f"name.{got}")) is not None:
+            cure = f" Write {name!r}: files are decompressed as their own names say."
         msg = f"reader must be one of {allowed} or a Reader, got {reader!r}.{cure}"
         raise ValueError(msg)
     return cast("Reader", __getattr__(READER_NAMES[reader])())

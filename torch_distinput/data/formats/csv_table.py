@@ -67,10 +67,11 @@ class CSV(Reader):
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
         check_wanted(self.columns, lists=False)
-        if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
+        is_one = isinstance(self.delimiter, str) and len(self.delimiter) == 1
+        if not is_one or self.delimiter in '\r\n"':
             msg = (
-                f"Expected delimiter to be one character, got {self.delimiter!r}. Write for "
-                'example delimiter=";", or "\\t" for tabs.'
+                "Expected delimiter to be one character, and no line end or quote, got "
+                f'{self.delimiter!r}. Write for example delimiter=";", or "\\t" for tabs.'
             )
             raise ValueError(msg)
 

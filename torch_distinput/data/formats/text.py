@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.formats import find_format
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, is_ascii, tensor_over
@@ -247,5 +248,7 @@ def _decode_one_by_one(file: InputFile, part: Part) -> Iterator[str]:
                 yield line.decode().removesuffix("\r")
             except UnicodeDecodeError as error:
                 after = f" after byte {part.start}" if part.start else ""
-                reason = f"expected UTF-8 text, got {error}. Write the file anew in UTF-8"
+                name = find_format(file.path)
+                cure = "Write the file anew in UTF-8" if name is None else f"Pass reader={name!r}"
+                reason = f"expected UTF-8 text, got {error}. {cure}"
                 file.bad(f"line {number}{after}", reason)

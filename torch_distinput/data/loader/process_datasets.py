@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import parent_process
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, TypeVar, final
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.options import LoaderOptions
-from torch_distinput.data.loader.shared_memory import Parcel, Sender
+from torch_distinput.data.loader.shared_memory import Parcel, Sender, dump_shared
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.errors import SourceError
@@ -167,7 +166,7 @@ def dump_message(run: RunKey | int, contents: Sequence[Any]) -> bytes:
     """Pickle tasks or results; in torch's way where there may be tensors in them, or memory."""
     if all(map(_is_plain, contents)):
         return pickle.dumps((run, contents), 5)
-    return bytes(ForkingPickler.dumps((run, contents)))
+    return dump_shared((run, contents))
 
 
 def _is_plain(content: Any) -> bool:

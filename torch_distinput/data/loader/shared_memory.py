@@ -27,6 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, final
@@ -60,8 +61,9 @@ _NO_MEMORY = "shared memory"
 _FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux has it
 _FILE_NAME = re.compile(r"</(torch_\w+)>")
 _FULL = (
-    "Results of a loader process are copied through a pipe, which is slower: %s. Give this machine "
-    "or container more shared memory (/dev/shm; docker run --shm-size=8g)."
+    "What loader processes get and return is copied through a pipe, which is slower: there is no "
+    "shared memory left. Give this machine or container more of it (/dev/shm; docker run "
+    "--shm-size=8g)."
 )
 
 _log = logging.getLogger(__name__)
@@ -89,7 +91,6 @@ class Sender:
         self._slots: dict[int, NDArray[np.uint8]] = {}
         self._layouts: dict[Any, tuple[int, Layout]] = {}
         self._places: dict[int, tuple[Layout, list[Any]]] = {}  # of a slot, as it was filled last
-        self._was_full = False
         self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
     def forget_unopened(self) -> None:
@@ -106,15 +107,9 @@ class Sender:
         try:
             return self._shared(result)
         except RuntimeError as error:  # torch reserves memory before it is written to
-            if _NO_MEMORY not in str(error):
+            if not _tell_full(error):
                 raise
-            _remove_left_file(str(error))
-            if not self._was_full:
-                self._was_full = True
-                _log.warning(_FULL, error)
-        file = io.BytesIO()
-        _Pickler(file, 5).dump(result)
-        return None, file.getvalue(), [], None
+        return None, _dump_by_value(result), [], None
 
     def _shared(self, result: Any) -> Parcel:
         free = self._free()
@@ -183,6 +178,36 @@ class Sender:
         self._places.pop(free[0], None)  # they lie in the memory that is replaced
         slots[free[0]] = memory.numpy()  # in the place of one that is too small or left, if any
         return free[0], memory
+
+
+def dump_shared(value: Any) -> bytes:
+    """Pickle in torch's way, with tensors in shared memory; by value where there is none left."""
+    try:
+        return bytes(ForkingPickler.dumps(value))
+    except RuntimeError as error:
+        if not _tell_full(error):
+            raise
+    return _dump_by_value(value)
+
+
+def _dump_by_value(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, 5).dump(value)
+    return file.getvalue()
+
+
+def _tell_full(error: Exception) -> bool:
+    """Whether it is for want of shared memory: then what torch has left of it is removed."""
+    if _NO_MEMORY not in str(error):
+        return False
+    _remove_left_file(str(error))
+    _warn_of_full_memory()
+    return True
+
+
+@cache
+def _warn_of_full_memory() -> None:
+    _log.warning(_FULL)
 
 
 def _remove_left_file(words: str) -> None:

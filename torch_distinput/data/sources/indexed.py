@@ -206,7 +206,7 @@ class IndexedStream(Stream):
     make_order: Callable[[int, int], ExampleOrder]
     told: EpochTeller
     check_length: Callable[[int], None]
-    packed_contents: Indices | None = None
+    packed_contents: Indices | None
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""

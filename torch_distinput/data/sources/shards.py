@@ -43,7 +43,7 @@ class ShardStream(CollatedStream):
         shuffle: they come in an order of the epoch's own.
     """
 
-    shuffle: bool = False
+    shuffle: bool
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start the shards of a worker, or a part as an earlier release has dealt it out."""

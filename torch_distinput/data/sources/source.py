@@ -127,8 +127,8 @@ class IndexedSource:
     fetch: Callable[[Indices], Batch]
     num_examples: int | None
     request: Request
+    loader: LoaderOptions
     sampler: Iterable[Any] | None = None
-    loader: LoaderOptions = field(default_factory=LoaderOptions)
     inner_sources: tuple[IndexedSource, ...] = ()
     mixture: MixedIndices | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -258,9 +258,9 @@ class StreamSource:
     Attributes:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
         read_version_1: takes the places apart that states of version 1 hold.
+        more_shards: how to make a source with more files or shards; ``{}``: how many.
         made_of: the user's source; None for files.
         by_shard: prepares the same source, read shard by shard; None where that is not the same.
-        more_shards: how to make a source with more files or shards; ``{}``: how many.
         windows: what is made of windows of it, in words; empty where nothing is.
         step_padding: pads rows to the longest of a worker's part of a step, to be filled up to the
             longest of the step; None where they are not.
@@ -271,10 +271,10 @@ class StreamSource:
     has_shards: bool
     request: Request
     read_version_1: ReadFlat
+    more_shards: str
+    loader: LoaderOptions
     made_of: Any = None
     by_shard: Callable[[], Prepared] | None = None
-    more_shards: str = "give it num_shards of {} or more"
-    loader: LoaderOptions = field(default_factory=LoaderOptions)
     windows: str = ""
     step_padding: Any = None
 
@@ -296,14 +296,14 @@ class ReadySource:
     """Global batches in order.
 
     Attributes:
-        more_shards: how to make a source with more shards; ``{}``: how many.
+        more_shards: how to make a source with more shards, where it has some; ``{}``: how many.
     """
 
     name: str
     stream: ReadyStream
     num_shards: int | None
     request: Request
-    more_shards: str = "give it num_shards of {} or more"
+    more_shards: str = ""
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     kind = "ready batches"

@@ -150,8 +150,8 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         reader_of: Callable[[RowReader, int], BudgetReader],
         splitter: Splitter,
         num_delivered: int,
-        drop_last: bool = False,
-        dealer: RowDealer | None = None,
+        drop_last: bool,
+        dealer: RowDealer | None,
     ) -> None:
         """See the class."""
         self._dealer = dealer

@@ -71,11 +71,14 @@ def _bound(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> I
     for number, item in enumerate(items):
         num_indices += count(item)
         if number == said or (said is None and max(number, num_indices) > _MOST):
-            told = "it has no len()" if said is None else f"its len() is {said}"
+            expected = (
+                "whose epoch ends, got one without a len()"
+                if said is None
+                else f"that yields at most {said} items, as its len() says, got one"
+            )
             msg = (
-                f"Expected a sampler whose epoch ends, got one that goes on after {number} items, "
-                f"and {told}. Let it end, and let len() say how many it yields; an endless one "
-                "can be cut by itertools.islice."
+                f"Expected a sampler {expected} that goes on after {number} items. Let len() say "
+                "how many it yields; an endless one can be cut by itertools.islice."
             )
             raise ConfigurationError(msg)
         yield item

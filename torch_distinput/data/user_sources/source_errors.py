@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +35,15 @@ def make_batch_error(error: Exception, indices: Sequence[int]) -> SourceError:
     named = ", ".join(map(str, indices[:_MOST_NAMED]))
     rest = f" and {len(indices) - _MOST_NAMED} more" if len(indices) > _MOST_NAMED else ""
     return source_error(error, f"the batch of examples {named}{rest}")
+
+
+@contextmanager
+def errors_of_member(name: str) -> Iterator[None]:
+    """Name the source of a mixture whose examples an error counts."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"Source {name!r} of a mixture: {error}") from error.__cause__ or error
 
 
 def make_exhausted_error(source: Any) -> SourceError:

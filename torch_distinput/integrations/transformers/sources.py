@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
@@ -34,8 +34,8 @@ class LoaderArguments:
     drop_last: bool
     collate_fn: Callable[[list[Any]], Any]
     num_workers: int
-    loading: Mapping[str, Any] = field(default_factory=dict)
-    options: tdi.InputOptions = field(default_factory=tdi.InputOptions)
+    loading: Mapping[str, Any]
+    options: tdi.InputOptions
 
 
 def has_index(dataset: Any) -> bool:

@@ -50,8 +50,8 @@ class BudgetBatches:
     totals: Indices
     begins: Indices
     budget: BatchBudget
-    drop_last: bool = False
-    borders: Indices | None = None
+    drop_last: bool
+    borders: Indices | None
 
     @staticmethod
     def of(

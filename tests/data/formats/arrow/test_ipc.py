@@ -177,6 +177,21 @@ def test_what_follows_a_stream_is_bad(tmp_path, count, suffix):
     assert "behind the stream" in reason
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_stream_without_a_mark_of_its_end_is_bad(tmp_path, suffix):
+    """Its writer died behind a record batch: nobody knows how many were to come."""
+    path = tmp_path / f"a.arrow{suffix}"
+    write(path, table(9), "stream", rows_per_batch=3)
+    path.write_bytes((gzip.compress if suffix else bytes)(path.read_bytes()[:-8]))
+    skipped = []
+    file = opened(path, lambda where, reason: skipped.append((where, reason)))
+    chunks = [chunk for part in Arrow().parts(file) for chunk in Arrow().read(file, part)]
+    assert sum(len(chunk["text"]) for chunk in chunks) == 9
+    ((where, reason),) = skipped
+    assert where == "record batch 3"
+    assert "cut off" in reason
+
+
 def test_large_record_batches_are_sliced(tmp_path):
     path = tmp_path / "a.arrow"
     write(path, table(5000, wide=1000), "file", rows_per_batch=5000)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, final
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.arrow.columns import (
@@ -65,7 +66,7 @@ class Arrow(Reader):
         if file.size is None:
             return (Part(),)
         try:
-            with _open(file) as (source, is_file):
+            with _open(file) as (source, is_file, _):
                 reader, _ = _reader(source, is_file, self.columns, file)
                 counts = _counts(source, is_file) if file.local_path is not None else None
                 if not is_file:
@@ -83,9 +84,10 @@ class Arrow(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[Batch]:
         """Yield rows in dicts of columns."""
         try:
-            with _open(file) as (source, is_file):
+            with _open(file) as (source, is_file, ends):
                 reader, names = _reader(source, is_file, self.columns, file)
-                for number, batch in _batches(source, reader, is_file, file, part):
+                find_odd_end = partial(_odd_end, source, ends)
+                for number, batch in _batches(reader, is_file, file, part, find_odd_end):
                     within = f" of record batch {number}"
                     chosen = batch.select(names)
                     yield from batch_chunks(chosen, file, within=within, packed=self.packed)
@@ -96,14 +98,15 @@ class Arrow(Reader):
 
 
 @contextmanager
-def _open(file: InputFile) -> Iterator[tuple[Any, bool]]:
-    """Open a file; tell whether it has the file format."""
+def _open(file: InputFile) -> Iterator[tuple[Any, bool, _Ends | None]]:
+    """Open a file; tell whether it has the file format, and its ends if nobody can go back."""
     if file.size is None:
         with file.open() as opened:
             is_file = opened.read(len(_MAGIC)) == _MAGIC
         if not is_file:
             with file.open() as opened:
-                yield load_arrow().PythonFile(opened, "r"), False
+                ends = _Ends(opened)
+                yield load_arrow().PythonFile(ends, "r"), False, ends
             return
     with arrow_source(file, mapped=True) as source:
         places = [0]
@@ -112,7 +115,28 @@ def _open(file: InputFile) -> Iterator[tuple[Any, bool]]:
             places.insert(0, max(0, file.size - len(_MAGIC)))
         is_file = any(_has_magic(source, place) for place in places)
         source.seek(0)
-        yield source, is_file
+        yield source, is_file, None
+
+
+@final
+class _Ends:
+    """A file that is read in one pass, and how its content begins and ends."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.first = self.last = b""
+
+    @property
+    def closed(self) -> bool:
+        """Asked by Arrow."""
+        return bool(self._file.closed)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on."""
+        content: bytes = self._file.read(size)
+        self.first = (self.first + content[: len(_CONTINUATION)])[: len(_CONTINUATION)]
+        self.last = (self.last + content[-len(_END) :])[-len(_END) :]
+        return content
 
 
 def _has_magic(source: Any, place: int) -> bool:
@@ -120,19 +144,21 @@ def _has_magic(source: Any, place: int) -> bool:
     return bool(source.read(len(_MAGIC)) == _MAGIC)
 
 
-def _odd_end(source: Any, *, seekable: bool = True) -> str:
+def _odd_end(source: Any, ends: _Ends | None = None) -> str:
     """What is wrong with the end of a stream that was read: no mark, or something behind it."""
-    end = source.tell() if seekable else 0
+    end = source.tell() if ends is None else 0
     if source.read(1):
         return "expected the end of the file behind the stream, got more. Keep one stream in a file"
-    if not seekable:
+    if ends is None:
+        source.seek(0)
+        first = source.read(len(_CONTINUATION))
+        source.seek(max(0, end - len(_END)))
+        last = source.read(len(_END))
+    else:
+        first, last = ends.first, ends.last
+    if first != _CONTINUATION or last == _END:  # streams of before 2019 have another mark
         return ""
-    source.seek(0)
-    if source.read(len(_CONTINUATION)) != _CONTINUATION:
-        return ""  # streams of before 2019 have another mark
-    source.seek(max(0, end - len(_END)))
-    marked = source.read(len(_END)) == _END
-    return "" if marked else "expected it, or a mark of the end: the stream was cut off"
+    return "expected it, or a mark of the end: the stream was cut off"
 
 
 def _reader(
@@ -191,7 +217,7 @@ def _file_parts(bounds: Sequence[int], counts: Sequence[int] | None) -> Iterator
 
 
 def _batches(
-    source: Any, reader: Any, is_file: bool, file: InputFile, part: Part
+    reader: Any, is_file: bool, file: InputFile, part: Part, find_odd_end: Callable[[], str]
 ) -> Iterator[tuple[int, Any]]:
     """Yield record batches with their numbers. In a stream nothing follows a damaged one."""
     stop = part.stop
@@ -204,8 +230,7 @@ def _batches(
             batch = reader.get_batch(number) if is_file else reader.read_next_batch()
             check_buffers(batch)
         except StopIteration:
-            reason = _odd_end(source, seekable=file.size is not None)
-            if reason:
+            if reason := find_odd_end():
                 file.bad(f"record batch {number}", reason)
             return
         except Exception as error:

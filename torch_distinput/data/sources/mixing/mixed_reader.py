@@ -16,6 +16,7 @@ from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
 from torch_distinput.data.stream.held_rows import HeldRows
 from torch_distinput.data.stream.protocols import RowReader
+from torch_distinput.data.user_sources.source_errors import errors_of_member
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.mixing import (
     ALL,
@@ -59,7 +60,7 @@ class MixedSources:
     stop: str
     id_width: int
     open_source: Callable[[int, int, Start], RowReader]
-    measure: Callable[[int, int, Chunk, int], list[int]] | None = None
+    measure: Callable[[int, int, Chunk, int], list[int]] | None
 
 
 @final
@@ -173,7 +174,8 @@ class MixedReader:
         while (left := num_rows - len(chosen)) > 0:
             number = turns.source
             held, count = self._held[number], counts[number]
-            if held.count == count and held.fill(count + min(left, _MOST_MEASURED)) == count:
+            more = min(left, _MOST_MEASURED)
+            if held.count == count and self._fill(number, count + more) == count:
                 return np.array(chosen, dtype=np.int64), number
             turns.take(held.lengths[count])
             counts[number] += 1
@@ -184,14 +186,19 @@ class MixedReader:
         """The turns before the first one that a source has no row for; and that source."""
         wanted = self._count(sources)
         end, short = len(sources), None
-        for number, held in enumerate(self._held):
+        for number in range(len(self._held)):
             # Who repeats looks one row ahead, to tell the last one when it comes.
             more = self._mixed.stop == REPEAT and not self._ended[number]
-            count = held.fill(wanted[number] + more)
+            count = self._fill(number, wanted[number] + more)
             if count < wanted[number]:
                 turn = int(np.flatnonzero(sources == number)[count])
                 end, short = min((end, short), (turn, number), key=lambda found: found[0])
         return sources[:end], short
+
+    def _fill(self, number: int, num_rows: int) -> int:
+        """Hold so many rows of a source, or all it has left; returns how many."""
+        with errors_of_member(self._mixed.names[number]):
+            return self._held[number].fill(num_rows)
 
     def _find_end(self, sources: Indices) -> int | None:
         """After how many turns all sources have been seen once; None if not in these."""

@@ -15,6 +15,7 @@ from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.spec import name_difference, name_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
 from torch_distinput.data.sources.indexed import ColumnFetch, timed_collate
+from torch_distinput.data.user_sources.source_errors import errors_of_member
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.permutation import Indices
@@ -48,10 +49,10 @@ class MixedFetch:
             rows.check_row_count(batch, len(indices))
             return batch
         sources = find_sources(indices, self.firsts)
-        parts = {
-            source: self.fetches[source](indices[own] - self.firsts[source])
-            for source, own in split_by_source(sources)
-        }
+        parts = {}
+        for source, own in split_by_source(sources):
+            with errors_of_member(self.names[source]):
+                parts[source] = self.fetches[source](indices[own] - self.firsts[source])
         return merge_rows(self.names, sources, parts)
 
     def examples(self, indices: Indices) -> list[Any]:
@@ -59,7 +60,8 @@ class MixedFetch:
         found: list[Any] = [None] * len(indices)
         for source, own in split_by_source(find_sources(indices, self.firsts)):
             fetch: Any = self.fetches[source]
-            examples = fetch.examples(indices[own] - self.firsts[source])
+            with errors_of_member(self.names[source]):
+                examples = fetch.examples(indices[own] - self.firsts[source])
             check_num_examples(self.names[source], examples, len(own))
             for place, example in zip(own.tolist(), examples, strict=True):
                 found[place] = example

@@ -62,8 +62,8 @@ class MixedStream(CountedStream):
     shares: Shares
     stop: str
     facts: Mapping[str, Any]
-    collate: CollateFn | None = None
-    length: Length | None = None
+    collate: CollateFn | None
+    length: Length | None
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start all sources."""

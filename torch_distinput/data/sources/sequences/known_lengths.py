@@ -25,7 +25,7 @@ class KnownLengths:
         num_indices: int | None,
         dataset: Any,
         *,
-        name: str = "length",
+        name: str,
     ) -> None:
         """Measure nothing yet.
 
