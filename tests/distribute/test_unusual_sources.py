@@ -73,7 +73,7 @@ class TestMended:
                 return 4
 
         monkeypatch.setattr(sampling, "_MOST", 100)
-        for kind, words in ((Endless, "no len"), (Counted, "after 4 items, and its len.. is 4")):
+        for kind, words in ((Endless, "without a len"), (Counted, "at most 4 items, as its len")):
             for name, items in (("sampler", [0, 1]), ("batch_sampler", [[0, 1], []])):
                 sampler = kind()
                 sampler.items = items
@@ -223,13 +223,16 @@ class TestMended:
 
         simulate(work, num_workers=2)
 
-    def test_reduced_structures_must_have_one_order(self):
-        """Values under other names must not be added up."""
+    def test_reduced_structures_must_have_one_set_of_names(self):
+        """Values under other names must not be added up; their order is that of the names."""
 
         def work(strategy):
+            values = {"loss": torch.ones(()), "hits": torch.zeros(())}
             names = ["loss", "hits"][:: 1 - 2 * strategy.worker_index]
+            total = strategy.reduce("sum", {name: values[name] for name in names})
+            assert (2, 0) == (total["loss"].item(), total["hits"].item())
             with pytest.raises(tdi.MismatchError, match="Expected one name"):
-                strategy.reduce("sum", {name: torch.ones(()) for name in names})
+                strategy.reduce("sum", {names[0]: values["loss"]})
 
         simulate(work, num_workers=2)
 

@@ -23,6 +23,7 @@ from torch_distinput.data.files.windows import Window
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.user_sources.source_errors import source_error
+from torch_distinput.errors import SourceError
 from torch_distinput.meter import WorkClock, time_decode
 from torch_distinput.plan.assignment.permutation import permute
 
@@ -102,6 +103,8 @@ class _RecordFunction:
         for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
             try:
                 yield self._keyed(record, place, key) if self.wants_rng else self.fn(record)
+            except SourceError:
+                raise
             except Exception as error:
                 raise source_error(error, key.place(place)) from error
 

@@ -22,6 +22,7 @@ from torch_distinput.data.user_sources.bookmark import start_run
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_errors import source_error
 from torch_distinput.data.user_sources.states import find_mark
+from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
@@ -126,6 +127,8 @@ class ExampleReader:
             # Nobody sees an example: counted at the pace of the source, without a step of Python's.
             with self._run.at_epoch:
                 deque(zip(islice(self._examples, num_rows), positions, strict=False), maxlen=0)
+        except SourceError:
+            raise
         except Exception as error:
             self._position = next(positions)
             raise source_error(error, f"example {self._position}") from error
@@ -142,6 +145,8 @@ class ExampleReader:
             for example in islice(self._examples, num_rows):
                 self._position += 1
                 yield example
+        except SourceError:
+            raise
         except Exception as error:
             raise source_error(error, f"example {self._position}") from error
 

@@ -21,6 +21,7 @@ from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.parts import find_getitems, may_give_columns
 from torch_distinput.data.user_sources.source_errors import source_error
+from torch_distinput.errors import SourceError
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
@@ -157,6 +158,8 @@ class ExampleFetch:
             return self._one_by_one(indices)
         try:
             found: list[Any] = many(indices)
+        except SourceError:
+            raise
         except Exception as error:
             raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
         if self.collate is collate_examples:  # a collate_fn of the user's may take anything
@@ -167,6 +170,8 @@ class ExampleFetch:
         dataset, left = self.dataset, iter(indices)
         try:
             return [dataset[index] for index in left]
+        except SourceError:
+            raise
         except Exception as error:
             failed = indices[-1 - length_hint(left)]
             raise source_error(error, f"example {failed}") from error

@@ -29,7 +29,7 @@ from torch_distinput.data.batch.collate import (
 from torch_distinput.data.batch.tree import Batch, flatten_example
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.user_sources.source_errors import source_error
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.permutation import Indices
 
 _MODULE = "datasets.arrow_dataset"
@@ -53,6 +53,8 @@ class TableFetch:
         wanted = indices.tolist()
         try:
             found = self.dataset[wanted]
+        except SourceError:
+            raise
         except Exception as error:
             raise source_error(error, f"examples {wanted[0]} to {wanted[-1]}") from error
         if isinstance(found, Mapping):

@@ -90,6 +90,8 @@ class StepFetch:
             fetch, indices = self.fetch, task
         try:
             batch = fetch(indices)
+        except SourceError:
+            raise
         except Exception as error:
             raise make_batch_error(error, indices.tolist()) from error
         return rows.copy_rows(batch) if self.copies else batch
@@ -222,6 +224,8 @@ def _fetch_here(
                 with at_epoch:
                     fetched = (fetch if longest is None else pad_to(fetch, longest))(indices)
                 part = take_apart(fetched, indices)
+        except SourceError:
+            raise
         except Exception as error:
             raise make_batch_error(error, indices.tolist()) from error
         step = cut_step(part, sizes, owned=owned, facts=facts, is_alike=columns is not None)

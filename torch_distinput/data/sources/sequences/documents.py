@@ -29,7 +29,7 @@ from torch_distinput.data.sources.mixing.mixed_rows import (
 from torch_distinput.data.sources.table import TableFetch
 from torch_distinput.data.user_sources.sequences.packing import tell_of_labels
 from torch_distinput.data.user_sources.source_errors import source_error
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.document_packing import count_up
 from torch_distinput.plan.assignment.permutation import Indices
@@ -183,6 +183,8 @@ class _TableReader:
         is_range = bool((np.diff(wanted) == 1).all())
         try:
             return self.table[indices[0] : indices[-1] + 1] if is_range else self.table[indices]
+        except SourceError:
+            raise
         except Exception as error:
             raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
 

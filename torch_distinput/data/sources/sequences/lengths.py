@@ -23,7 +23,7 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.table import TableFetch
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.source_errors import source_error
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -170,6 +170,8 @@ def _call(
         _refuse_columns(examples[0], name)
     try:
         found.extend(map(length, examples))
+    except SourceError:
+        raise
     except Exception as error:
         raise source_error(error, f"{name}= of example {first + len(found)}") from error
     return _as_array([value.item() if hasattr(value, "item") else value for value in found])
