@@ -258,6 +258,18 @@ def tensor_of(size):
     return torch.zeros(size)
 
 
+def test_processes_for_which_no_file_is_left():
+    """They are not started: whoever starts them hears of the limit, as of any error of the data."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_open = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 3, limit[1]))
+    try:
+        with pytest.raises(tdi.SourceError, match="may open no more files.*ulimit -n"):
+            list(processes(tensor_of, 4).run(iter([1] * 9)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
 def test_batches_that_are_kept_when_no_file_is_left():
     """A cause that neither torch's message nor the process that ends tells."""
     results = processes(tensor_of, grouped=False).run(iter([100_000] * 300))

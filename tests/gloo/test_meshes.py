@@ -223,12 +223,14 @@ def broken(folder, kind, _):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_an_error_in_the_source(tmp_path, kind):
-    """It comes to all ranks in its own words; at the reader that met it as it is."""
+    """It comes to all ranks in its own words; at the reader that met it first as it is."""
     outcomes = run_ranks_outcomes(partial(broken, str(tmp_path), kind), 4)
     said = [described(outcome) for outcome in outcomes]
     assert all("ValueError at example 9: example 9 is broken" in words for words in said)
-    assert all(words.startswith(("SourceError", "PeerFailedError")) for words in said)
-    assert ["SourceError", "PeerFailedError"] == [words.partition(":")[0] for words in said[:2]]
+    readers, partners = ([words.partition(":")[0] for words in said[first::2]] for first in (0, 1))
+    assert ["PeerFailedError"] * 2 == partners
+    # Both workers read all of a stream: who is ahead says so in a vote, and the other one hears it.
+    assert {"SourceError"} <= set(readers) <= {"SourceError", "PeerFailedError"}
 
 
 def cannot_be_sent(_):

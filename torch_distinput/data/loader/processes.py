@@ -98,10 +98,12 @@ class TaskLoader(Generic[Task, T]):
             return map_items(fetch, tasks)
         kept, self._kept = self._kept, None
         can_serve = kept is not None and kept.leave_run()
-        processes = kept if kept and can_serve else LoaderProcesses(self.fetch, self._options)
         try:
+            processes = kept if kept and can_serve else LoaderProcesses(self.fetch, self._options)
             results = processes.run(tasks, epoch, grouped=self._grouped)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EMFILE:
+                raise
             raise _make_lost_error(0, error) from error.with_traceback(None)
         if self._options.persistent:
             self._kept = processes
@@ -318,8 +320,9 @@ def _make_lost_error(number: int, error: Exception) -> SourceError:
     said = f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error})."
     if _NO_FILE_LEFT in str(error) or getattr(error, "errno", None) == errno.EMFILE:
         msg = (
-            f"{said} This process may open no more files: each batch that is kept holds one or "
-            "more. Raise the limit (ulimit -n), or keep clones of the batches."
+            f"{said} This process may open no more files: each loader process needs some, and each "
+            "batch that is kept holds one or more. Raise the limit (ulimit -n), or keep clones of "
+            "the batches."
         )
         return refer(SourceError(msg), "docs/how-to/workers-run-out-of-shared-memory.md")
     msg = (

@@ -130,8 +130,8 @@ def _is_data(part: Any) -> bool:
     return has_method(part, "__iter__") or has_method(part, "__getitem__")
 
 
-def _items_of(value: Any, depth: int = 3) -> Iterable[Any]:
-    """The few values in a list, tuple or dict, and in those inside; or the value itself."""
+def _items_of(value: Any, depth: int = 2) -> Iterable[Any]:
+    """The few values in a list, tuple or dict, and in one inside of it; or the value itself."""
     kind = next((kind for kind in _CONTAINERS if _is_a(value, kind)), None)
     if kind is None or kind.__len__(value) >= _MOST_PARTS or not depth:
         return [value]
