@@ -224,12 +224,11 @@ def broken(folder, kind, _):
 @pytest.mark.parametrize("kind", SOURCES)
 def test_an_error_in_the_source(tmp_path, kind):
     """It comes to all ranks in its own words; at the reader that met it first as it is."""
-    outcomes = run_ranks_outcomes(partial(broken, str(tmp_path), kind), 4)
-    said = [described(outcome) for outcome in outcomes]
+    said = [described(it) for it in run_ranks_outcomes(partial(broken, str(tmp_path), kind), 4)]
     assert all("ValueError at example 9: example 9 is broken" in words for words in said)
     readers, partners = ([words.partition(":")[0] for words in said[first::2]] for first in (0, 1))
     assert ["PeerFailedError"] * 2 == partners
-    # Both workers read all of a stream: who is ahead says so in a vote, and the other one hears it.
+    # Both workers read all of a stream: who is ahead says so in a vote, and the other hears it.
     assert {"SourceError"} <= set(readers) <= {"SourceError", "PeerFailedError"}
 
 
