@@ -190,17 +190,17 @@ def test_an_installed_namespace_is_installed_before_it_is_imported(tmp_path, mon
 def test_ones_own_module_is_called_like_one_of_python(tmp_path, monkeypatch):
     """It is imported late, and stands before Python's on the path."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "colorsys", None)  # afterwards it is as it was, or not there
 
     def identity(factor):
         (tmp_path / "colorsys.py").write_text(f"def clean(x): return {factor}")
         sys.path_importer_cache.clear()
         known = {"__name__": "job"}
         exec("def fn(x):\n  import colorsys\n  return colorsys.clean(x)", known)  # noqa: S102
-        monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+        sys.modules.pop("colorsys", None)
         return identify(known["fn"])
 
     found = [identity(factor) for factor in ("1", "222")]
-    monkeypatch.delitem(sys.modules, "colorsys")
     assert found[0] != found[1]
 
 
