@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_distinput as tdi
 from tests.distribute.street import one
 from torch_distinput.engine.same_data import name_change
 from torch_distinput.errors import SourceError
@@ -48,6 +49,47 @@ def test_none_is_called_by_its_name(values):
     words = rf"; row {number} holds None at example\['x'\]\['mask'\]"
     with pytest.raises(SourceError, match=words):
         next(iter(one().distribute_dataset(examples, global_batch_size=2)))
+
+
+class Broken:
+    """A dataset, one example of which cannot be read."""
+
+    def __init__(self, broken):
+        self.broken = broken
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return 1 // (index - self.broken) and index
+
+    def read_in_order(self):
+        return map(self.__getitem__, range(8))
+
+
+def play_mixture(second, state=None):
+    mixture = tdi.mix({"a": [*range(8)], "b": second}, weights=[1, 1])
+    dataset = one().distribute_dataset(mixture, global_batch_size=4)
+    if state is not None:
+        dataset.load_state_dict(state)
+    step, *_ = dataset.steps()
+    return step.state_dict()
+
+
+@pytest.mark.parametrize("index", [0, 5])
+@pytest.mark.parametrize("source", [Broken, lambda index: Broken(index).read_in_order])
+def test_the_source_of_a_mixture_is_named(index, source):
+    """Its examples are counted by itself, also where it is looked at before the first step."""
+    words = f"Source 'b' of a mixture: The source raised ZeroDivisionError at example {index}"
+    with pytest.raises(SourceError, match=words):
+        play_mixture(source(index))
+
+
+def test_the_source_of_a_mixture_is_named_where_it_is_read_again():
+    """After a restart, up to where it was."""
+    state = play_mixture(Broken(9).read_in_order)
+    with pytest.raises(SourceError, match="Source 'b' of a mixture: .* at example 1"):
+        play_mixture(Broken(1).read_in_order, state)
 
 
 def refuse(examples):

@@ -135,8 +135,9 @@ class MixedReader:
         if self._mixed.stop == ALL and self._ended[number]:
             return HeldRows(None, cursor)
         times = self._passes[number]
-        reader = self._mixed.open_source(number, times, cursor.start)
-        reader.skip(cursor.skip)
+        with errors_of_member(self._mixed.names[number]):
+            reader = self._mixed.open_source(number, times, cursor.start)
+            reader.skip(cursor.skip)
         measure = self._mixed.measure
         if measure is None:
             return HeldRows(reader, cursor)

@@ -49,11 +49,15 @@ class MixedFetch:
             rows.check_row_count(batch, len(indices))
             return batch
         sources = find_sources(indices, self.firsts)
-        parts = {}
-        for source, own in split_by_source(sources):
-            with errors_of_member(self.names[source]):
-                parts[source] = self.fetches[source](indices[own] - self.firsts[source])
+        parts = {
+            source: self._fetch(source, indices[own] - self.firsts[source])
+            for source, own in split_by_source(sources)
+        }
         return merge_rows(self.names, sources, parts)
+
+    def _fetch(self, source: int, own_indices: Indices) -> Batch:
+        with errors_of_member(self.names[source]):
+            return self.fetches[source](own_indices)
 
     def examples(self, indices: Indices) -> list[Any]:
         """Return the examples at the indices, not collated."""
@@ -86,7 +90,7 @@ class MixedFetch:
             if isinstance(fetch, MixedFetch):
                 fetch.check()
         with seeded_generators():
-            batches = [fetch(first) for fetch in self.fetches]
+            batches = [self._fetch(source, first) for source in range(len(self.fetches))]
         _check_alike(self.names, batches)
 
 
